@@ -89,6 +89,8 @@ class Capabilities:
         kept_settings: prefixes of exceptions from ``settings``, which workers inherit.
         code_folder: variable with the folder of compiled code for later processes; empty if there
             is none, or none that saves time.
+        preload: modules that each of its workers imports; a process without GPU imports them once
+            and forks for each worker. They must start no thread.
         recorded: prefixes of further variables that the record of a run shows.
         steps: properties of the backend's whole steps, if it runs any.
     """
@@ -110,6 +112,7 @@ class Capabilities:
     settings: tuple[str, ...] = ()
     kept_settings: tuple[str, ...] = ()
     code_folder: str = ""
+    preload: tuple[str, ...] = ()
     recorded: tuple[str, ...] = ()
     steps: StepCapabilities = field(default_factory=StepCapabilities)
 

@@ -23,6 +23,8 @@ _DROPPED_PREFIXES = (
     "OPENBLAS_",
     "GLIBC_TUNABLES",
     "MALLOC_",
+    # It differs from test to test, so that no two workers would have the same environment.
+    "PYTEST_CURRENT_TEST",
 )
 
 #: Makes the C library's allocator keep freed pages, so that the next call reuses them.

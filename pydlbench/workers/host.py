@@ -20,7 +20,7 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 
 from pydlbench.backends.base import KernelFacts, Preparation
-from pydlbench.backends.capabilities import FOLDER_VARIABLE
+from pydlbench.backends.capabilities import FOLDER_VARIABLE, declaration
 from pydlbench.errors import PydlbenchError, WorkerError
 from pydlbench.records.specs import KernelSpec
 from pydlbench.records.trace import TraceFacts
@@ -44,6 +44,7 @@ from pydlbench.workers.channel import (
 )
 from pydlbench.workers.environment import inherited_environment, worker_environment
 from pydlbench.workers.stopping import guardian
+from pydlbench.workers.template import ForkedProcess, template_for
 
 Facts = TypeVar("Facts")
 
@@ -150,7 +151,7 @@ class Worker:
         self.allows = allows
         self.start_timeout = timeout if start_timeout is None else start_timeout
         self._python = python
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | ForkedProcess | None = None
         self._replies: ReplyReader | None = None
         self._ready = False
         self._folder = ""
@@ -165,7 +166,7 @@ class Worker:
     @property
     def pid(self) -> int | None:
         """Process id, or ``None`` while no process is running."""
-        return self._process.pid if self._process else None
+        return self._process.pid or None if self._process else None
 
     def describe(self) -> dict[str, Any]:
         """Return the backend's description; starts the process if it is not running."""
@@ -362,8 +363,9 @@ class Worker:
             process.wait()
         # Children that the user's code has forked would go on, on cores that are timed. They are in
         # the process's group, unless they have started a session.
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+        if process.pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
         if process.stdout is not None:
             process.stdout.close()
         # A killed process has not removed its folder.
@@ -374,40 +376,70 @@ class Worker:
         self.close(kill=True)
         self._stderr.close()
 
-    def launch(self) -> None:
-        """Start the process without waiting until it is ready; the next request waits."""
+    def launch(self, from_template: bool = True) -> None:
+        """Start the process without waiting until it is ready; the next request waits.
+
+        Args:
+            from_template: whether it may be a fork of a process that has imported the framework.
+        """
         if self._process is not None:
             return
-        setup = {"backend": self.backend, "device": self.device}
+        setup = {
+            "backend": self.backend,
+            "device": self.device,
+            "cpus": self.cpus,
+            "heartbeat_s": self.heartbeat_s,
+        }
         path = json.dumps(sys.path if self._python is None else [])
         inherited = inherited_environment(self._python)
-        setup_line = json.dumps({**setup, "cpus": self.cpus, "heartbeat_s": self.heartbeat_s})
         self._stderr.seek(0)
         self._stderr.truncate()
         self._stderr_start = 0
         self._folder = tempfile.mkdtemp(prefix="pydlbench-worker-")
         folder = {FOLDER_VARIABLE: self._folder}
-        self._process = subprocess.Popen(
-            # -P: do not import a json.py from the working directory.
-            [self._python or sys.executable, "-P", "-c", _BOOTSTRAP, setup_line, path],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._stderr,
-            env={**worker_environment(inherited, self.cpus), **self._environment, **folder},
-            # Ctrl-C in the terminal shall reach only the host.
-            start_new_session=True,
-        )
+        environment = {**worker_environment(inherited, self.cpus), **self._environment}
+        self._process = self._fork(setup, environment, folder) if from_template else None
+        if self._process is None:
+            self._process = subprocess.Popen(
+                # -P: do not import a json.py from the working directory.
+                [self._python or sys.executable, "-P", "-c", _BOOTSTRAP, json.dumps(setup), path],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._stderr,
+                env={**environment, **folder},
+                # Ctrl-C in the terminal shall reach only the host.
+                start_new_session=True,
+            )
         self.generation += 1
         self._ready = False
         if self._process.stdout is None:
             raise WorkerError(f"the {self.backend} worker has no output")
         self._replies = ReplyReader(self._process.stdout)
 
+    def _fork(
+        self, setup: Mapping[str, Any], environment: Mapping[str, str], own: Mapping[str, str]
+    ) -> ForkedProcess | None:
+        """Start the process as a fork of a template; None if its backend has none."""
+        if self._python is not None or self.device != "cpu":
+            return None
+        modules = declaration(self.backend).preload
+        if (template := template_for(modules, self.cpus, environment)) is None:
+            return None
+        try:
+            return template.fork({**setup, "environment": own}, self._stderr)
+        except OSError:  # it has ended
+            return None
+
     def _start(self) -> None:
         self.launch()
         self.resume()
         if self._ready:
             return
+        if isinstance(self._process, ForkedProcess) and not self._process.has_started(
+            self.start_timeout
+        ):
+            self.close()
+            self.launch(from_template=False)
         try:
             self._description = self._reply(self.start_timeout)
         except BaseException:

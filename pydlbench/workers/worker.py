@@ -102,7 +102,15 @@ def serve(backend: Backend, requests: BinaryIO, replies: ReplyWriter) -> None:
 
 def main() -> None:
     """Serve the backend named on the command line, pinned to the CPUs named there."""
-    setup = json.loads(sys.argv[1])
+    run(json.loads(sys.argv[1]))
+
+
+def run(setup: dict[str, Any]) -> None:
+    """Serve a backend until the host closes its end.
+
+    Args:
+        setup: the ``backend``, the ``device``, the ``cpus`` of its threads and ``heartbeat_s``.
+    """
     # Before any library is loaded, because thread pools inherit the affinity.
     if setup["cpus"] and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, setup["cpus"])

@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 from pydlbench.backends.base import Preparation
+from pydlbench.backends.capabilities import declaration
 from pydlbench.ops.table import build_layer
 from pydlbench.records.specs import KernelSpec
-from pydlbench.workers import host
+from pydlbench.workers import host, template
 
 _BOOTSTRAP = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
@@ -25,10 +26,24 @@ def cpus():
 
 
 @pytest.fixture
-def make_worker(monkeypatch, cpus):
-    """Make workers that serve the invented backend."""
+def preload(monkeypatch):
+    """Replace the modules that a template imports for the workers of a backend."""
     monkeypatch.syspath_prepend(str(Path(__file__).parent / "invented"))
+    native = declaration("native")
+
+    def replace(*modules):
+        declared = dataclasses.replace(native, preload=modules)
+        monkeypatch.setattr(host, "declaration", lambda _: declared)
+
+    yield replace
+    template.close_templates()
+
+
+@pytest.fixture(params=["new process", "fork"])
+def make_worker(request, monkeypatch, cpus, preload):
+    """Make workers that serve the invented backend."""
     monkeypatch.setattr(host, "_BOOTSTRAP", _BOOTSTRAP)
+    preload(*(("invented_preload",) if request.param == "fork" else ()))
     made = []
 
     def make(**limits):

@@ -349,6 +349,7 @@ def test_a_process_that_nobody_has_taken_ends(make_worker, cpus):
     make_worker()
     with host.launch_early("native", "cpu", cpus):
         (worker,) = host._early_workers
+        worker.describe()
         pid = worker.pid
     assert host.early_count() == 0
     assert gone(pid)
@@ -357,9 +358,7 @@ def test_a_process_that_nobody_has_taken_ends(make_worker, cpus):
 @linux
 def test_its_folder_goes_with_it_however_it_ends(worker, prepare):
     worker.describe()
-    environment = Path(f"/proc/{worker.pid}/environ").read_bytes().decode().split("\0")
-    named = dict(one.partition("=")[::2] for one in environment)
-    folder = Path(named["PYDLBENCH_WORKER_FOLDER"])
+    folder = Path(worker._folder)
     (folder / "trace").mkdir()
     os.kill(worker.pid, signal.SIGKILL)
     with pytest.raises(WorkerError, match="SIGKILL"):

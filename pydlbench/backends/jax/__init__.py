@@ -19,5 +19,6 @@ CAPABILITIES = Capabilities(
     precisions={"cpu": ("fp32",), "cuda": ("fp32", "tf32", "fp16-tc", "bf16-tc")},
     start_s=(2.0, 15.0),
     fresh_results=True,
+    preload=("jax", "pydlbench.backends.jax.backend"),
     settings=("XLA_FLAGS", "XLA_PYTHON_CLIENT_", "JAX_"),
 )

@@ -30,6 +30,11 @@ CAPABILITIES = Capabilities(
         "TF_XLA_FLAGS",
         "XLA_FLAGS",
     ),
+    preload=(
+        "tensorflow",
+        "pydlbench.backends.tensorflow.backend",
+        "pydlbench.backends.tensorflow.steps.step",
+    ),
     # Its convolutions have one layout on CPUs.
     steps=StepCapabilities(
         layouts=("nhwc",),

@@ -34,6 +34,7 @@ CAPABILITIES = Capabilities(
     ),
     # The folder of the compilers' cache depends on the machine's disks.
     kept_settings=("TORCHINDUCTOR_CACHE_DIR",),
+    preload=("torch", "pydlbench.backends.torch.backend", "pydlbench.backends.torch.steps.step"),
     recorded=("TORCH_LOGS", "PYTORCH_CUDA_ALLOC_CONF", "PYDLBENCH_PROFILER"),
     steps=StepCapabilities(
         layout_words={"nhwc": "channels_last", "nchw": "nchw"},

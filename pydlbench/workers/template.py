@@ -1,0 +1,262 @@
+"""Processes that have imported a framework, and fork for each worker.
+
+The import of a framework takes a second or two, in each process anew. A template imports it once
+and then waits. Each worker is a fork of it: it gets the imported modules, and everything that it
+does later (threads, memory, packed weights, compiled code) is its own. A template has a single
+thread, since only the thread that forks goes on in the child.
+
+Workers of one template share the addresses at which libraries are loaded and the seed of Python's
+hashes, which are drawn anew for processes that are started one by one.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import gc
+import importlib
+import json
+import math
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any, Final
+
+# Of <linux/prctl.h>: children whose parent has ended become children of this process.
+_SET_CHILD_SUBREAPER: Final = 36
+_MAX_SETUP_BYTES: Final = 1 << 16
+_POLL_S: Final = 1e-3
+#: Each keeps the memory of an imported framework.
+MAX_TEMPLATES: Final = 4
+_BOOTSTRAP: Final = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
+    "from pydlbench.workers.template import main; main()"
+)
+
+
+class ForkedProcess:
+    """A fork of a template; the part of :class:`subprocess.Popen` that a worker's host needs.
+
+    Attributes:
+        pid: process id; 0 until :meth:`has_started` has returned True.
+        stdin: the process's standard input.
+        stdout: the process's standard output.
+        returncode: exit code, negative after a signal; None while it runs, or if it is unknown.
+    """
+
+    def __init__(self, stdin: IO[bytes], stdout: IO[bytes], identity: IO[bytes]) -> None:
+        self.pid = 0
+        self.stdin = stdin
+        self.stdout = stdout
+        self.returncode: int | None = None
+        self._identity = identity
+
+    def has_started(self, timeout: float) -> bool:
+        """Wait for the fork; return False if there is none: the template has ended, or hangs.
+
+        Args:
+            timeout: maximum time in seconds.
+        """
+        if not self.pid:
+            with self._identity:
+                if select.select([self._identity], [], [], timeout)[0]:
+                    self.pid = int(self._identity.readline() or 0)
+        return bool(self.pid)
+
+    def poll(self) -> int | None:
+        """Return the exit code if the process has ended."""
+        if self.returncode is None and self.pid:
+            with contextlib.suppress(ChildProcessError):
+                pid, status = os.waitpid(self.pid, os.WNOHANG)
+                if pid:
+                    self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int | None:
+        """Wait for the end of the process; return its exit code.
+
+        Raises:
+            subprocess.TimeoutExpired: it has not ended within ``timeout`` seconds.
+        """
+        deadline = time.monotonic() + (math.inf if timeout is None else timeout)
+        while self.pid and self.poll() is None:
+            if time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired("worker", timeout or 0)
+            time.sleep(_POLL_S)
+        self._identity.close()  # without a reader, a fork that comes later ends
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal, if the process has started and has not ended."""
+        if self.pid and self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """End the process at once."""
+        self.send_signal(signal.SIGKILL)
+
+
+class Template:
+    """The host's side of a template.
+
+    Args:
+        modules: modules to import before the first fork.
+        cpus: logical CPUs of the process's threads.
+        environment: environment variables.
+    """
+
+    def __init__(
+        self, modules: Sequence[str], cpus: Sequence[int], environment: Mapping[str, str]
+    ) -> None:
+        _adopt_orphans()
+        self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        setup = json.dumps({"modules": list(modules), "cpus": list(cpus)})
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-c", _BOOTSTRAP, setup, json.dumps(sys.path)],
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env=dict(environment),
+                start_new_session=True,
+            )
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs."""
+        return self._process.poll() is None
+
+    def fork(self, setup: Mapping[str, Any], stderr: IO[bytes]) -> ForkedProcess:
+        """Ask for a fork, without waiting for it.
+
+        Args:
+            setup: setup of the worker, as JSON, with its ``environment``.
+            stderr: file for the standard error.
+
+        Raises:
+            OSError: the template has ended.
+        """
+        pipes = [os.pipe() for _ in range(3)]
+        (stdin, to_child), (from_child, stdout), (identity, to_identity) = pipes
+        theirs = (stdin, stdout, stderr.fileno(), to_identity)
+        try:
+            socket.send_fds(self._requests, [json.dumps(setup).encode()], theirs)
+        except OSError:
+            for descriptor in (to_child, from_child, identity):
+                os.close(descriptor)
+            raise
+        finally:
+            for descriptor in (stdin, stdout, to_identity):
+                os.close(descriptor)
+        return ForkedProcess(
+            os.fdopen(to_child, "wb"), os.fdopen(from_child, "rb"), os.fdopen(identity, "rb")
+        )
+
+    def close(self) -> None:
+        """End the process; its forks go on."""
+        self._requests.close()
+        self._process.kill()
+        self._process.wait()
+
+
+_templates: dict[tuple[Any, ...], Template] = {}
+
+
+def template_for(
+    modules: Sequence[str], cpus: Sequence[int], environment: Mapping[str, str]
+) -> Template | None:
+    """Return the running template of these properties, after starting it if it is the first.
+
+    Args:
+        modules: modules to import before the first fork; without any there is no template.
+        cpus: logical CPUs of the process's threads.
+        environment: environment variables.
+
+    Returns:
+        The template; None on other systems than Linux, and if the template has ended by itself.
+    """
+    if not modules or not sys.platform.startswith("linux"):
+        return None
+    key = (tuple(modules), tuple(cpus), tuple(sorted(environment.items())), tuple(sys.path))
+    if key not in _templates:
+        while len(_templates) >= MAX_TEMPLATES:
+            _templates.pop(next(iter(_templates))).close()
+        _templates[key] = Template(modules, cpus, environment)
+    return template if (template := _templates[key]).alive else None
+
+
+@atexit.register
+def close_templates() -> None:
+    """End all templates of this process."""
+    while _templates:
+        _templates.popitem()[1].close()
+
+
+os.register_at_fork(after_in_child=_templates.clear)
+
+
+def _adopt_orphans() -> None:
+    """Make forks of a template children of this process, so that it learns how they end."""
+    ctypes.CDLL(None, use_errno=True).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+# -----------------------------------------------------------------------------
+# The template's own process.
+
+
+def main() -> None:
+    """Import the modules, then fork once for each message on standard input."""
+    from pydlbench.workers.worker import run
+
+    setup = json.loads(sys.argv[1])
+    os.sched_setaffinity(0, setup["cpus"] or os.sched_getaffinity(0))
+    gc.disable()
+    for module in setup["modules"]:
+        with contextlib.suppress(
+            Exception
+        ):  # the worker imports it again, and reports why it fails
+            importlib.import_module(module)
+    gc.freeze()
+    gc.enable()
+    if len(list(Path("/proc/self/task").iterdir())) > 1:
+        sys.exit(1)  # a fork would lack the other threads
+    # Not as descriptor 0, which each fork replaces.
+    with socket.socket(fileno=os.dup(0)) as requests:
+        while True:
+            message, descriptors, _, _ = socket.recv_fds(requests, _MAX_SETUP_BYTES, 4)
+            if not message:
+                return
+            if _fork(descriptors):
+                break
+    worker = json.loads(message)
+    os.environ.update(worker.pop("environment"))
+    run(worker)
+
+
+def _fork(descriptors: Sequence[int]) -> bool:
+    """Fork a worker whose parent becomes the host; return True in the worker."""
+    if middle := os.fork():
+        os.waitpid(middle, 0)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        return False
+    middle = os.getpid()
+    if os.fork():
+        os._exit(0)
+    while os.getppid() == middle:
+        time.sleep(_POLL_S / 10)
+    os.setsid()
+    *standard, identity = descriptors
+    for number, descriptor in enumerate(standard):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+    os.write(identity, b"%d\n" % os.getpid())
+    os.close(identity)
+    return True
