@@ -105,6 +105,8 @@ class CardLimits:
         moved, flops = _amounts(meaning)
         if moved == 0 and meaning.kind != "view":
             return CallLimit(None, meaning.flops_missing or NO_OPERANDS)
+        if moved and meaning.kind == "random":
+            return CallLimit(moved / self._bandwidth)
         if moved is None or flops is None:
             reason = meaning.flops_missing or meaning.layers_missing or "its bytes are not known"
             return CallLimit(None, reason)

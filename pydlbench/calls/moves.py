@@ -118,7 +118,8 @@ def concat(
         along: index of the dimension along which tensors are joined; a new one if ``stacked``.
         stacked: whether tensors are stacked along a new dimension.
     """
-    yield Meaning(kind="copy", reads=least_bytes(values) if stacked else None)
+    writes = sum(value.bytes for value in values)
+    yield Meaning(kind="copy", reads=least_bytes(values) if stacked else None, writes=writes)
     first, shape = values[0], values[0].shape
     if stacked:
         require_floating(floating=first.floating)
@@ -137,18 +138,20 @@ def concat(
 
 @meaning_rule
 def gather(
-    table: Value, indices: Sequence[Value], written: int | None, *, rows: bool
+    table: Value, indices: Sequence[Value], picked: int | None, *, rows: bool
 ) -> Iterator[Meaning | LayerPass]:
     """Return the meaning of a gather, which reads at most the table.
 
     Args:
         table: tensor whose elements are read.
         indices: tensors of indices into the table.
-        written: bytes of the result.
+        picked: bytes that are picked, the size of the result; None if unknown: of the table none
+            are counted then.
         rows: whether it gathers whole rows of the first dimension.
     """
-    reads = None if written is None else bytes_copied(table, written) + least_bytes(indices)
-    yield Meaning(kind="gather", reads=reads)
+    note = "how many elements a mask picks is not recorded" if picked is None else None
+    reads = bytes_copied(table, picked or 0) + least_bytes(indices)
+    yield Meaning(kind="gather", reads=reads, writes=picked, note=note)
     if len(indices) != 1 or not rows or not indices[0].dtype.startswith("int"):
         raise UnsupportedError("gathering has no layer")
     require_floating(floating=table.floating)
@@ -169,7 +172,7 @@ def scatter(
         adds: whether values are added.
         in_place: whether the table is overwritten.
     """
-    scattered = count * table.itemsize if table else 0
+    scattered = bytes_copied(table, count * table.itemsize) if table else 0
     table_reads = scattered * adds if in_place else least_bytes([table] if table else [])
     return Meaning(
         kind="gather",

@@ -1250,6 +1250,30 @@ def test_a_call_is_computed_in_the_type_of_its_operands(call, dtypes):
         (aten("embedding.default(T9x4, int64[2](1))", size=32), 32 + 16 + 32),
         # Ten rows are read more than once, of a table of two.
         (aten("embedding.default(T2x4, int64[10](1))", size=160), 32 + 80 + 160),
+        # If the result's size is not recorded, all indexed rows are read and written.
+        (aten("embedding.default(T9x4, int64[2](1))"), 32 + 16 + 32),
+        (aten("index_select.default(T9x4, 0, int64[10](1))"), 144 + 80 + 160),
+        (aten("index_select.default(T9x4, -1, int64[2](1))"), 72 + 16 + 72),
+        (aten("gather.default(T9x4, 1, int64[9, 1](1, 1))"), 36 + 72 + 36),
+        (aten("index.Tensor(T9x4x2, [None, int64[3](1)])"), 144 * 3 // 2 + 24 + 216),
+        (aten("index.Tensor(T9x4, [bool[9](1)])"), None),
+        # Three bags of six rows together.
+        (aten("_embedding_bag.default(T9x4, int64[6](1), int64[3](1))"), 96 + 48 + 24 + 48),
+        (
+            aten("_embedding_bag_dense_backward.default(T3x4, int64[6](1), None, None, None, 9)"),
+            48 + 48 + 144,
+        ),
+        (aten("index_put_.default(T2x4, [int64[9](1)], T9x4, True)"), 72 + 144 + 32 + 32),
+        # An operand for the result is not read; profiles do not name it.
+        (aten("add.out(T8, T8, out=T8)", size=32), 3 * 32),
+        (aten("mul.Tensor(T8, T8, T8)"), 3 * 32),
+        (aten("sigmoid_backward.grad_input(T8, T8, grad_input=T8)"), 3 * 32),
+        (aten("normal_.default(T8, <Scalar>, <Scalar>, <Generator>)"), 32),
+        # Numbers whose values nobody noted do not matter.
+        (aten("eq.Scalar(T8, <Scalar>)"), 32 + 8),
+        (aten("_to_copy.default(T8, dtype=torch.float16)"), 32 + 16),
+        (aten("clone.default(T8, memory_format=<Scalar>)"), 2 * 32),
+        (aten("cat.default([T8, T8], <Scalar>)"), 4 * 32),
         # Two rows are read, added to, and written.
         (aten("index_add_.default(T9x4, 0, int64[2](1), T2x4)", size=144), 16 + 32 + 32 + 32),
         (aten("index_put_.default(T9x4, [int64[2](1)], T1)", size=144), 16 + 4 + 32),
@@ -1289,3 +1313,38 @@ def test_results_that_nobody_has_counted_leave_the_bytes_unknown():
     assert found.bytes is None
     assert found.bytes_missing
     assert found.flops == 8
+
+
+@pytest.mark.parametrize(
+    ("text", "flops"),
+    [
+        ("add.Tensor(T8, T8, <Scalar>)", 8),
+        ("clamp.default(T8, <Scalar>, <Scalar>)", 16),
+        ("addmm.default(T3, T2x5, T5x3, <Scalar>, <Scalar>)", 2 * 2 * 5 * 3 + 6),
+        ("native_layer_norm.default(T4x8, None, T8, T8, <Scalar>)", 7 * 32),
+        ("miopen_batch_norm.default(T2x3x4x4, T3, T3, T3, T3, True, 0.1, <Scalar>)", 5 * 96),
+        ("sum.dim_IntList(T4x8, <ScalarList>, <Scalar>)", 32),
+        ("_softmax.default(T4x8, <Scalar>, False)", 5 * 32),
+    ],
+)
+def test_flops_do_not_depend_on_numbers_that_nobody_noted(text, flops):
+    assert meaning_of(aten(text)).flops == flops
+
+
+@pytest.mark.parametrize(
+    ("text", "missing"),
+    [
+        ("convolution.default(T1x1x4x4, T1x1x2x2, None, <ScalarList>, [0, 0])", "aten.convolution"),
+        ("miopen_batch_norm.default(T2x3x4x4, T3, T3, T3, T3, <Scalar>, 0.1, 1e-5)", "Scalar"),
+        ("zeros_like.default(int64[8](1), <Scalar>)", "type"),
+        ("index_select.default(T9x4, <Scalar>, int64[2](1))", "aten.index_select"),
+        ("cat.default([], 1)", "list"),
+        ("cat.default(<TensorList>, 1)", "TensorList"),
+        ("linear.default()", "arguments"),
+        ("mm.default(float32[()](), float32[()]())", "shapes"),
+    ],
+)
+def test_what_depends_on_an_unrecorded_argument_says_so(text, missing):
+    found = meaning_of(aten(text))
+    assert found.flops is None
+    assert missing in found.flops_missing

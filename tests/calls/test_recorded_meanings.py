@@ -3,12 +3,14 @@
 import importlib
 import json
 import lzma
+import re
 import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from pydlbench.calls.seen import meaning_of
 from pydlbench.records.operator import RecordedCall
 
 RECORDED = Path(__file__).parent / "recorded" / "meanings.jsonl.xz"
@@ -53,6 +55,30 @@ def test_a_part_of_the_recorded_calls_means_what_it_did(script):
 def test_every_recorded_call_means_what_it_did(script):
     different = list(script.differences(lines()))
     assert not different, f"{len(different)}\n{shown(different)}"
+
+
+def test_a_call_of_any_operator_with_too_few_arguments_says_so_in_words():
+    firsts = {}
+    for line in lines():
+        if line["signature"].startswith(("aten.", "mkldnn.")):
+            firsts.setdefault(line["operator"], line["signature"])
+    assert len(firsts) > 150
+    python = re.compile(r"index out|object|attribute|unsupported operand|argument of type|unpack")
+    told = set()
+    for operator, signature in firsts.items():
+        name, _, rest = signature.partition("(")
+        given = re.findall(r"(?:\[[^]]*\]\([^)]*\)|\[[^]]*\]|[^,[])+", rest[:-1])
+        for arguments in (
+            *(given[:count] for count in range(len(given))),
+            [re.sub(r"^ ?(-?[\d.]+|True|False)$", "<Scalar>", each) for each in given],
+            [re.sub(r"^ ?\[[^]]*\]$", "None", each) for each in given],
+            [re.sub(r"\[[\d, ]+\]\([^)]*\)", "[()]()", each) for each in given],
+        ):
+            text = f"{name}({','.join(arguments)})"
+            found = meaning_of(RecordedCall(signature=text, operator=operator))
+            reasons = filter(None, (found.flops_missing, found.layers_missing))
+            told |= {(text, why) for why in reasons if python.search(why)}
+    assert not told
 
 
 @pytest.fixture

@@ -25,6 +25,6 @@ def meaning_of(recorded: RecordedCall) -> Meaning:
         return aten.meaning_of(recorded)
     except (UnsupportedError, UsageError) as error:
         return Meaning.unknown(str(error))
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
         # The rule is for the operands of another version of the framework.
-        return Meaning.unknown(f"{recorded.operator}: no rule for these operands: {error}")
+        return Meaning.unknown(f"{recorded.operator}: no rule for these operands")

@@ -8,19 +8,21 @@ from __future__ import annotations
 import ast
 import functools
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from pydlbench.calls import elementwise, moves, products, rows, windows
 from pydlbench.calls.meaning import Meaning, combine, complete, make_in_place
 from pydlbench.calls.value import Value, broadcast_shapes, dtypes_of, least_bytes
-from pydlbench.errors import UnsupportedError
+from pydlbench.errors import UnsupportedError, UsageError
 
 if TYPE_CHECKING:
     from pydlbench.records.operator import RecordedCall
 
 _CONSTANTS: Final = {"inf": math.inf, "nan": math.nan}
+_WITHOUT_TEXT: Final = re.compile("<([^<>]*)>")
 _TYPE_PREFIXES: Final = ("float", "bfloat", "bool", "complex", "int", "uint")
 
 
@@ -65,6 +67,28 @@ class TorchName:
     text: str
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Unrecorded:
+    """An argument whose value was not recorded; it is neither None nor equal to any number.
+
+    Attributes:
+        kind: type of the argument: ``Scalar``.
+    """
+
+    kind: str
+
+    def _refuse(self, *_: Any) -> NoReturn:
+        raise UnsupportedError(f"the value of an argument ({self.kind}) was not recorded")
+
+    __bool__ = __float__ = __index__ = __iter__ = __len__ = __neg__ = __str__ = _refuse
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __mod__ = _refuse
+    __lt__ = __le__ = __gt__ = __ge__ = __getitem__ = _refuse
+
+
+def _known(given: Any, default: float) -> float:
+    return default if isinstance(given, Unrecorded) else given
+
+
 @dataclass(frozen=True, kw_only=True)
 class AtenCall:
     """A call parsed from its signature.
@@ -97,6 +121,10 @@ class AtenCall:
             return self.arguments[place]
         return self.keywords.get(name, default)
 
+    def number(self, place: int, name: str, default: float) -> float:
+        """Return a number that changes little of the computation; the default if unrecorded."""
+        return _known(self.get(place, name, default), default)
+
     @property
     def operator(self) -> str:
         """Operator without namespace, overload and the underscore of in-place operators."""
@@ -110,8 +138,22 @@ class AtenCall:
 
     @functools.cached_property
     def values(self) -> tuple[Value, ...]:
-        """All operands in order."""
-        return tuple(leaves([self.arguments, self.keywords], Value))
+        """All operands in order, without those that only receive results."""
+        read = {name: given for name, given in self.keywords.items() if name not in self._given_out}
+        return tuple(leaves([self.arguments, read], Value))
+
+    @functools.cached_property
+    def outputs(self) -> tuple[Value, ...]:
+        """Operands that only receive results (``out=``)."""
+        return tuple(leaves([self.keywords[name] for name in self._given_out], Value))
+
+    @property
+    def _given_out(self) -> tuple[str, ...]:
+        # Overloads are named ``out``, ``dim_out``, ``grad_input``.
+        overload = self.name.rpartition(".")[2]
+        if not overload.endswith(("out", "grad_input")):
+            return ()
+        return tuple(name for name in self.keywords if name.startswith(("out", "grad_input")))
 
     @property
     def numbers(self) -> tuple[Any, ...]:
@@ -121,7 +163,9 @@ class AtenCall:
     @property
     def results(self) -> int | None:
         """Bytes of all results, overwritten operands included; None if unknown."""
-        results = self.bytes - sum(value.bytes for value in self.values)
+        if not self.bytes and self.outputs:
+            return least_bytes(self.outputs)
+        results = self.bytes - sum(value.bytes for value in (*self.values, *self.outputs))
         return results if self.bytes and results >= 0 else None
 
     @property
@@ -142,12 +186,15 @@ def read_call(text: str) -> AtenCall:
         UnsupportedError: the signature lacks an argument, which has no text.
     """
     name, _, rest = text.partition("(")
+    # A value without a text is its type in angle brackets.
+    lost = next((kind for kind in _WITHOUT_TEXT.findall(rest) if "ensor" in kind), None)
+    if lost is not None:
+        raise UnsupportedError(f"{name}: the tensors of an argument ({lost}) were not recorded")
+    rest = _WITHOUT_TEXT.sub(lambda match: f"lost({match[1]!r})", rest)
     try:
         tree = ast.parse(f"call({rest}", mode="eval").body
     except SyntaxError as error:
-        # A value without a text is its type in angle brackets.
-        lost = rest[rest.find("<") + 1 : rest.find(">")] if "<" in rest else rest[:60]
-        raise UnsupportedError(f"{name}: no operand can be made up for {lost}") from error
+        raise UnsupportedError(f"{name}: its arguments cannot be read: {rest[:60]}") from error
     assert isinstance(tree, ast.Call), text
     reader = _Reader(name)
     arguments = tuple(reader.value(node) for node in tree.args)
@@ -180,9 +227,11 @@ class _Reader:
             return TorchName("torch", node.attr)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Subscript):
             return self._tensor(node.func, node)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            return Unrecorded(self.value(node.args[0]))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             return TorchName("device", self.value(node.args[0]))
-        raise UnsupportedError(f"{self._name}: no operand can be made up for {ast.unparse(node)}")
+        raise UnsupportedError(f"{self._name}: the argument {ast.unparse(node)} has no meaning")
 
     def _tensor(self, typed: ast.Subscript, call: ast.Call) -> Value:
         number, self._number = self._number, self._number + 1
@@ -214,10 +263,62 @@ def meaning_of(recorded: RecordedCall) -> Meaning:
         bytes=recorded.bytes,
         trained=recorded.trained,
     )
-    part = _part(call)
+    inputs = _INPUTS.get(call.operator, len(call.arguments))
+    if len(call.arguments) > inputs and isinstance(call[inputs], Value):
+        # Profiles note ``out=`` behind the others, without its name.
+        call = replace(
+            call,
+            name=f"{call.name.rpartition('.')[0]}.out",
+            arguments=call.arguments[:inputs],
+            keywords={**call.keywords, "out": call[inputs]},
+        )
+    try:
+        part = _part(call)
+    except UnsupportedError as error:
+        raise UnsupportedError(_with_operator(call, str(error))) from error
+    except UsageError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise UnsupportedError(_with_operator(call, _not_recorded(call))) from error
     names = leaves([call.arguments, call.keywords], TorchName)
     types = [name.text for name in names if name.text.startswith(_TYPE_PREFIXES)]
-    return complete(part, call.values, call.results, types)
+    return complete(part, call.values, _written(call, part), types)
+
+
+def _with_operator(call: AtenCall, why: str) -> str:
+    name = call.name.rpartition(".")[0]
+    return why if why.startswith((name, call.operator)) else f"{name}: {why}"
+
+
+def _not_recorded(call: AtenCall) -> str:
+    """Return the reason why the rule of a call failed: arguments that are missing."""
+    if not call.arguments:
+        return "its arguments were not recorded"
+    if call.values and not any(value.shape for value in call.values):
+        return "the shapes of its operands were not recorded"
+    if None in call.arguments or any(leaves(call.arguments, Unrecorded)):
+        return "the values of some of its arguments were not recorded"
+    return f"no rule for these {len(call.arguments)} arguments"
+
+
+def _written(call: AtenCall, part: Meaning) -> int | None:
+    """Return the bytes of all results; if they were not recorded, by the shapes of the operands.
+
+    None if neither tells them. Layers tell the size of their results.
+    """
+    if call.results is not None or part.layers or not call.values:
+        return call.results
+    first = call.values[0]
+    if call.in_place or call.operator.endswith("_like"):
+        return first.bytes
+    if call.operator in ("clone", "_to_copy"):
+        return Value.dense(call.dtype or first.dtype, first.shape).bytes
+    if part.kind in ("softmax", "normalisation"):
+        return first.bytes
+    if part.kind not in ("elementwise", "activation"):
+        return None
+    dtype = "bool" if call.operator in _COMPARISONS else dtypes_of(call.values)[0]
+    return Value.dense(dtype, broadcast_shapes([value.shape for value in call.values])).bytes
 
 
 def _part(call: AtenCall) -> Meaning:
@@ -513,15 +614,20 @@ _PRODUCT_RULES: Final[Mapping[str, Callable[[AtenCall], Meaning]]] = {
 # Normalisations, softmax, losses, sums.
 
 
+#: PyTorch's default of normalisations, whose time does not depend on it.
+_EPSILON: Final = 1e-5
+
+
 def _batch_normalisation(call: AtenCall) -> Meaning:
     """Arguments: source, weights, bias, running mean and variance, training, momentum, epsilon."""
-    numbers = [item for item in call.arguments[3:] if isinstance(item, (bool, float, int))]
+    kinds = (bool, float, int, Unrecorded)
+    numbers = [item for item in call.arguments[3:] if isinstance(item, kinds)]
     momentum, epsilon = numbers[-2:]
     return rows.batch_normalisation(
         call[0],
-        epsilon=epsilon,
-        momentum=momentum,
-        training=numbers[0] is True,
+        epsilon=_known(epsilon, _EPSILON),
+        momentum=_known(momentum, 0.1),
+        training=len(numbers) > 2 and bool(numbers[0]),
         factors=None not in call.arguments[1:3],
         running=[item for item in call.arguments[3:5] if isinstance(item, Value)],
         written=call.results,
@@ -534,27 +640,43 @@ def _batch_gradient(call: AtenCall) -> Meaning:
     The type of the computation is the type of the first two.
     """
     part = rows.batch_normalisation(
-        call[1], epsilon=call[8], training=call[7], factors=call[2] is not None, backward=True
+        call[1],
+        epsilon=_known(call[8], _EPSILON),
+        training=bool(call[7]),
+        factors=call[2] is not None,
+        backward=True,
     )
     return replace(part, dtypes=dtypes_of(call.arguments[:2]))
 
 
 def _cudnn_batch_gradient(call: AtenCall) -> Meaning:
     """Arguments: source, outer gradient, weights, running and saved statistics, epsilon."""
-    part = rows.batch_normalisation(call[0], epsilon=call[7], training=True, backward=True)
+    part = rows.batch_normalisation(
+        call[0], epsilon=_known(call[7], _EPSILON), training=True, backward=True
+    )
     return replace(part, dtypes=dtypes_of(call.arguments[:2]))
 
 
 def _layer_gradient(call: AtenCall) -> Meaning:
     """Arguments: outer gradient, source, shape, mean, scale, weights, bias, mask of gradients."""
     factors = None not in call.arguments[5:7]
-    part = rows.along_rows("layernorm", call[1], len(call[2]), factors=factors, backward=True)
+    dimensions = _row_dimensions(call[2], call[5])
+    part = rows.along_rows("layernorm", call[1], dimensions, factors=factors, backward=True)
     return replace(part, dtypes=dtypes_of(call.arguments[:2]))
 
 
-def _reduced_dims(call: AtenCall, place: int = 1) -> list[int]:
-    """Return the dimensions of a reduction; by default all."""
+def _row_dimensions(shape: Any, factors: Any) -> int:
+    """Return the number of dimensions of a row, by its shape, or by that of the factors."""
+    if shape is None and isinstance(factors, Value):
+        return len(factors.shape)
+    return len(shape)
+
+
+def _reduced_dims(call: AtenCall, place: int = 1) -> list[int] | None:
+    """Return the dimensions of a reduction; by default all; None if they were not recorded."""
     dims = call.get(place, "dim")
+    if isinstance(dims, Unrecorded):
+        return None
     return [dims] if isinstance(dims, int) else dims or list(range(len(call.values[0].shape)))
 
 
@@ -574,13 +696,20 @@ _ROW_RULES: Final[Mapping[str, Callable[[AtenCall], Meaning]]] = {
         (
             *("native_batch_norm", "_native_batch_norm_legit"),
             *("_native_batch_norm_legit_no_training", "cudnn_batch_norm"),
+            "miopen_batch_norm",
         ),
         _batch_normalisation,
     ),
     "native_batch_norm_backward": _batch_gradient,
-    "cudnn_batch_norm_backward": _cudnn_batch_gradient,
+    **dict.fromkeys(
+        ("cudnn_batch_norm_backward", "miopen_batch_norm_backward"), _cudnn_batch_gradient
+    ),
     "native_layer_norm": lambda c: rows.along_rows(
-        "layernorm", c[0], len(c[1]), factors=None not in c.arguments[2:4], epsilon=c[4]
+        "layernorm",
+        c[0],
+        _row_dimensions(c[1], c[2]),
+        factors=None not in c.arguments[2:4],
+        epsilon=_known(c[4], _EPSILON),
     ),
     "native_layer_norm_backward": _layer_gradient,
     "native_group_norm": lambda c: rows.group_normalisation(c[0]),
@@ -588,10 +717,14 @@ _ROW_RULES: Final[Mapping[str, Callable[[AtenCall], Meaning]]] = {
     # Source, shape of a row, factors, epsilon; backward outer gradient, source, shape, scale,
     # factors.
     "_fused_rms_norm": lambda c: rows.along_rows(
-        "rmsnorm", c[0], len(c[1]), factors=c[2] is not None, **({"epsilon": c[3]} if c[3] else {})
+        "rmsnorm",
+        c[0],
+        len(c[1]),
+        factors=c.get(2, "weight") is not None,
+        **({"epsilon": epsilon} if (epsilon := c.get(3, "eps")) else {}),
     ),
     "_fused_rms_norm_backward": lambda c: rows.along_rows(
-        "rmsnorm", c[1], len(c[2]), factors=c[4] is not None, backward=True
+        "rmsnorm", c[1], len(c[2]), factors=c.get(4, "weight") is not None, backward=True
     ),
     **dict.fromkeys(
         ("_softmax", "_safe_softmax"),
@@ -624,12 +757,16 @@ _ROW_RULES: Final[Mapping[str, Callable[[AtenCall], Meaning]]] = {
 # -----------------------------------------------------------------------------
 # Elementwise operators, and steps of an optimizer.
 
+#: Operators whose results are booleans.
+_COMPARISONS: Final = (
+    *("eq", "ge", "gt", "le", "lt", "ne", "isfinite", "isinf", "isnan", "logical_and"),
+    *("logical_not", "logical_or", "logical_xor"),
+)
 _ARITHMETIC: Final = (
     *("abs", "ceil", "cos", "erf", "exp", "expm1", "floor", "log", "log1p", "log2", "neg"),
     *("reciprocal", "round", "sgn", "sign", "sin", "sqrt", "square", "trunc", "floor_divide"),
     *("add", "atan2", "div", "fmod", "maximum", "minimum", "mul", "pow", "remainder", "sub"),
-    *("rsub", "eq", "ge", "gt", "le", "lt", "ne", "isfinite", "isinf", "isnan", "logical_and"),
-    *("logical_not", "logical_or", "logical_xor", "bitwise_and", "bitwise_not", "bitwise_or"),
+    *("rsub", *_COMPARISONS, "bitwise_and", "bitwise_not", "bitwise_or"),
     *("bitwise_xor", "clamp_max", "clamp_min", "masked_fill", "where", "threshold", "rsqrt"),
     *("leaky_relu_backward", "lerp", "native_dropout_backward", "mse_loss", "mse_loss_backward"),
     *("l1_loss", "smooth_l1_loss", "smooth_l1_loss_backward", "binary_cross_entropy"),
@@ -692,12 +829,13 @@ def _update(call: AtenCall, per_weight: int, written: Sequence[int]) -> Meaning:
 _ELEMENTWISE_RULES: Final[Mapping[str, Callable[[AtenCall], Meaning]]] = {
     **dict.fromkeys(_ARITHMETIC, _elementwise),
     **dict.fromkeys(
-        ("add", "sub", "rsub"), lambda c: _elementwise(c, c[0], c[1], factor=c.get(2, "alpha", 1))
+        ("add", "sub", "rsub"),
+        lambda c: _elementwise(c, c[0], c[1], factor=c.number(2, "alpha", 1)),
     ),
     "clamp": lambda c: _elementwise(c, c[0], c.get(1, "min"), c.get(2, "max")),
     **dict.fromkeys(
         ("addcmul", "addcdiv"),
-        lambda c: _elementwise(c, *c.arguments[:3], factor=c.get(3, "value", 1)),
+        lambda c: _elementwise(c, *c.arguments[:3], factor=c.number(3, "value", 1)),
     ),
     "leaky_relu": lambda c: _elementwise(c, c[0], c.get(1, "negative_slope", 0.01)),
     "_prelu_kernel": lambda c: _elementwise(c, name="prelu"),
@@ -725,7 +863,8 @@ def _clone(call: AtenCall) -> Meaning:
     """Copy the first operand to a new tensor."""
     source, requested = call.values[0], call.keywords.get("memory_format")
     axes = list(range(len(source.shape)))
-    memory_format = requested.text if requested else "preserve_format"
+    unknown = isinstance(requested, Unrecorded)
+    memory_format = "preserve_format" if unknown or not requested else requested.text
     if memory_format == "preserve_format":
         axes = source.axes_in_memory
     elif memory_format != "contiguous_format":
@@ -733,8 +872,8 @@ def _clone(call: AtenCall) -> Meaning:
     # Casts have results of another size.
     converts = call.operator == "_to_copy"
     reads = least_bytes([source]) if converts else moves.bytes_copied(source, call.results)
-    casts = call.dtype not in (None, source.dtype)
-    return moves.copy(source, axes, reads, "a conversion has no layer" if casts else "")
+    why = "a conversion has no layer" if call.dtype not in (None, source.dtype) else ""
+    return moves.copy(source, axes, reads, "its layout was not recorded" if unknown else why)
 
 
 def _copy_into(call: AtenCall) -> Meaning:
@@ -747,6 +886,10 @@ def _copy_into(call: AtenCall) -> Meaning:
 
 def _fill(call: AtenCall, shape: Sequence[int]) -> Meaning:
     """Fill a tensor of a given shape; an operand gives shape and type only."""
+    if call.operator in ("zeros_like", "ones_like") and isinstance(
+        call.get(1, "dtype"), Unrecorded
+    ):
+        raise UnsupportedError("the type of its result was not recorded")
     integer = call.operator == "full" and isinstance(call[1], int)
     default = call.values[0].dtype if call.values else "int64" if integer else "float32"
     return moves.fill(Value.dense(call.dtype or default, shape))
@@ -781,11 +924,49 @@ def _pixel_shuffle(call: AtenCall) -> Meaning:
 
 
 def _gather(call: AtenCall) -> Meaning:
-    """Arguments: table and indices."""
-    first = call[1][0] if call.operator == "index" else call[1]
-    whole = {"embedding": True, "index": isinstance(first, Value), "index_select": first == 0}
+    """Arguments: table and indices, of ``index`` for each of its first dimensions."""
     table, *indices = call.values
-    return moves.gather(table, indices, call.results, rows=whole.get(call.operator, False))
+    count = math.prod(broadcast_shapes([index.shape for index in indices]))
+    whole, picked = False, [count]
+    if call.operator == "embedding":
+        whole, picked = True, [count, *table.shape[1:]]
+    elif call.operator == "index_select":
+        axis = call[1] if len(table.shape) > 1 else 0
+        whole, picked = axis == 0, [count, *table.shape]
+        picked[axis + 1 if axis >= 0 else axis] = 1
+    elif call.operator == "index":
+        whole = isinstance(call[1][0], Value)
+        picked += _unindexed(table, call[1])
+    # Masks pick as many elements as they have ones.
+    masked = any(index.dtype in ("bool", "uint8") for index in indices)
+    known = None if masked else math.prod(picked) * table.itemsize
+    return moves.gather(table, indices, known if call.results is None else call.results, rows=whole)
+
+
+def _unindexed(table: Value, indices: Sequence[Value | None]) -> list[int]:
+    """Return the sizes of the dimensions that a list of indices takes whole."""
+    pairs = zip(table.shape, indices, strict=False)
+    return [size for size, index in pairs if index is None] + [*table.shape[len(indices) :]]
+
+
+def _embedding_bag(call: AtenCall) -> Meaning:
+    """Arguments: table, indices, and the offset of each bag's first index."""
+    table, indices, offsets = call.arguments[:3]
+    width = math.prod(table.shape[1:])
+    bags = table.with_shape(offsets.elements, width).bytes
+    part = moves.gather(table, [indices], indices.elements * width * table.itemsize, rows=False)
+    writes = bags if call.results is None else call.results
+    reads = (part.reads or 0) + least_bytes([offsets])
+    return replace(part, flops=indices.elements * width, reads=reads, writes=writes)
+
+
+def _embedding_bag_gradient(call: AtenCall, rows_at: int) -> Meaning:
+    """Arguments: outer gradient, indices; the number of the table's rows."""
+    outer, indices = call.arguments[:2]
+    width = outer.shape[-1]
+    part = moves.scatter(None, [outer, indices], indices.elements * width, adds=True)
+    dense = outer.with_shape(call[rows_at], width).bytes
+    return replace(part, writes=dense if call.results is None else call.results)
 
 
 def _scatter(call: AtenCall) -> Meaning:
@@ -805,15 +986,16 @@ def _index_put(call: AtenCall) -> Meaning:
             raise UnsupportedError("how many elements a mask picks is not recorded")
         count = values.elements
     else:
-        whole = [n for n, index in zip(table.shape, indices, strict=False) if index is None]
-        whole += table.shape[len(indices) :]
-        count = math.prod(broadcast_shapes([index.shape for index in given])) * math.prod(whole)
+        whole = math.prod(_unindexed(table, indices))
+        count = math.prod(broadcast_shapes([index.shape for index in given])) * whole
     adds = call.get(3, "accumulate", False)
     return moves.scatter(table, call.values[1:], count, adds=adds, in_place=call.in_place)
 
 
 def _concat(call: AtenCall) -> Meaning:
     """Arguments: tensors, and the dimension."""
+    if not call[0]:
+        raise UnsupportedError("the tensors of its list were not recorded")
     values = [value for value in call[0] if value.shape != (0,)]
     return moves.concat(values, call.get(1, "dim", 0))
 
@@ -868,6 +1050,9 @@ _MOVE_RULES: Final[Mapping[str, Callable[[AtenCall], Meaning]]] = {
     **dict.fromkeys(("embedding", "index", "index_select", "gather", "take"), _gather),
     **dict.fromkeys(("scatter", "scatter_add", "index_add", "index_copy"), _scatter),
     **dict.fromkeys(("index_put", "_index_put_impl"), _index_put),
+    **dict.fromkeys(("embedding_bag", "_embedding_bag"), _embedding_bag),
+    "_embedding_bag_backward": lambda c: _embedding_bag_gradient(c, 6),
+    "_embedding_bag_dense_backward": lambda c: _embedding_bag_gradient(c, 5),
     "embedding_dense_backward": lambda c: moves.embedding_gradient(c[0], c[1], c[2]),
 }
 #: Rules by operator.
@@ -877,4 +1062,16 @@ RULES: Final[Mapping[str, Callable[[AtenCall], Meaning]]] = {
     **_ELEMENTWISE_RULES,
     **_ROW_RULES,
     **_MOVE_RULES,
+}
+#: Number of positional arguments of operators that may write to an operand given behind them.
+_INPUTS: Final = {
+    **dict.fromkeys(
+        ("abs", "cos", "exp", "log", "neg", "reciprocal", "rsqrt", "sigmoid", "sin"), 1
+    ),
+    **dict.fromkeys(("sqrt", "tanh", "silu", "relu", *_COMPARISONS[6:9], "logical_not"), 1),
+    **dict.fromkeys(("div", "maximum", "minimum", "mul", "pow", "remainder", *_COMPARISONS[:6]), 2),
+    **dict.fromkeys(("bmm", "cat", "mm", "sigmoid_backward", "stack", "tanh_backward"), 2),
+    **dict.fromkeys(("add", "clamp", "index_select", "lerp", "sub", "_softmax", "_log_softmax"), 3),
+    **dict.fromkeys(("addcdiv", "addcmul", "gather", "mean", "sum"), 4),
+    **dict.fromkeys(("addmm", "baddbmm"), 5),
 }

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import torch
 
-from pydlbench.calls.seen.aten import TorchName, leaves, map_leaves, read_call
+from pydlbench.calls.seen.aten import TorchName, Unrecorded, leaves, map_leaves, read_call
 from pydlbench.errors import UnsupportedError
 
 #: Minimum alignment of blocks by PyTorch's allocators, in bytes.
@@ -130,6 +130,8 @@ def parse(text: str) -> ParsedCall:
         UnsupportedError: this PyTorch has no such operator, or an argument has no text.
     """
     words = read_call(text)
+    for lost in leaves([words.arguments, words.keywords], Unrecorded):
+        raise UnsupportedError(f"{words.name}: no operand can be made up for {lost.kind}")
     return ParsedCall(
         function=_function(words.name),
         arguments=map_leaves(words.arguments, _value),
