@@ -217,8 +217,8 @@ class TraceTask(Task):
         elif not recorded.on_gpu:
             missing = "the file does not name its CPU; nearest: --on cpu, if it was this machine"
         how: dict[str, Any] = {"card": card, "missing": missing}
-        if self.on == THIS_MACHINE:
-            calls = recorded.rounds[0].calls
+        calls = recorded.rounds[0].calls
+        if calls and self.on == THIS_MACHINE:
             how["limit_s"] = limits_of(calls, session)
             how["limits_of"] = f"{session.facts.name}, {quantity(len(session.cpus), 'thread')}"
         ledger = ledger_of(recorded, row.spec, **how)

@@ -147,7 +147,7 @@ def conclusion(ledger: StepLedger) -> str:
         return (
             f"{_capital(dominant.name)} kernels take {seconds} of the {step} of a step ({share}): "
             f"{kernels}{where}. No limit is known for {format_seconds(category.unlimited_s)} of it"
-            f"{_limit_remedy(calls)}."
+            f"{_limit_remedy(ledger, calls)}."
         )
     whole = dominant.seconds / dominant.share
     remedy = _REMEDIES.get(dominant.name, "")
@@ -173,12 +173,13 @@ def _figures(ledger: StepLedger) -> list[Figure]:
     return [*timeline_figure(ledger.timeline, step_s), *figures]
 
 
-def _limit_remedy(calls: Sequence[LedgerCall]) -> str:
+def _limit_remedy(ledger: StepLedger, calls: Sequence[LedgerCall]) -> str:
     """Return what gives most of some calls a limit, as text; empty if nothing does."""
     missing = _missing_limits(calls)
     reason = max(missing, key=lambda reason: missing[reason][0], default="")
     if reason == NO_OPERANDS:
-        return ": their operands were not recorded. Next: record with record_shapes=True"
+        remedy = ". Next: record with record_shapes=True" * ledger.source.startswith("PyTorch")
+        return f": their operands were not recorded{remedy}"
     said, _, remedy = reason.partition("; nearest: ")
     return f": {said}. Next: {remedy}" if remedy else f": {reason}"
 

@@ -13,7 +13,7 @@ import msgspec
 
 from pydlbench.backends.frameworks.verbose import MARKS
 from pydlbench.errors import UsageError, nearest_file
-from pydlbench.traces import chrome, execution, logs, pytorch
+from pydlbench.traces import chrome, execution, logs, pytorch, xplane
 from pydlbench.traces.events import ChromeEvent
 from pydlbench.traces.recorded import RecordedTrace
 from pydlbench.traces.timeline import Origin
@@ -24,6 +24,8 @@ LARGEST: Final = 512 << 20
 MAX_ITEMS: Final = 6_000_000
 #: The first mark of a log stands within so many bytes.
 _HEAD: Final = 16 << 20
+_SQLITE: Final = b"SQLite format 3"
+_NSIGHT: Final = (".nsys-rep", ".qdrep")
 _GZIP: Final = b"\x1f\x8b"
 _JSON: Final = (b"{", b"[")
 #: Files of a folder that may be traces, and how many of them a message names.
@@ -32,8 +34,8 @@ _MAX_NAMED: Final = 3
 #: Numbers that are no JSON, as values.
 _NO_JSON: Final = re.compile(rb"(:\s*|[\[,]\s*)-?(?:inf|nan|Infinity|NaN)(?=\s*[,}\]])")
 _EXPECTED: Final = (
-    "expected a log of ONEDNN_VERBOSE=1, a trace of PyTorch's profiler or of onnxruntime's, or an "
-    "execution trace of PyTorch's"
+    "expected a log of ONEDNN_VERBOSE=1, a trace of PyTorch's profiler, onnxruntime's or "
+    "JAX's (xplane.pb, or the folder of its logs), or an execution trace of PyTorch's"
 )
 
 
@@ -59,11 +61,18 @@ def read(name: str) -> RecordedTrace:
     Raises:
         UsageError: it cannot be read, is too large or damaged, or is none; in one line.
     """
+    if (profile := xplane.find(name)) is not None:
+        return xplane.read(name, profile)
     data, notes = _content(name)
     if _begins_json(data):
         recorded = _read_json(name, data)
     elif _is_log(data):
         recorded = logs.read(name, data.decode("utf-8", "replace"), MAX_ITEMS)
+    elif data.startswith(_SQLITE) or name.endswith(_NSIGHT):
+        raise UsageError(
+            f"{name}: files of Nsight Systems are not read, nor their exports; nearest: a trace of "
+            "PyTorch's profiler"
+        )
     else:
         raise UsageError(f"{name}: no log and no trace; {_EXPECTED}")
     return dataclasses.replace(recorded, notes=(*recorded.notes, *notes))

@@ -50,7 +50,7 @@ _PATTERNS: Final = tuple(
         ("reduction", r"reduce|triton_(red|per)_|argmax|argmin"),
         (
             "data movement",
-            r"copy|cat_?array|concat|transpose|permute|nchwtonhwc|nhwctonchw|convert|cast|to_copy|batched_?transpose|fill",
+            r"copy|cat_?array|concat|transpose|permute|nchwtonhwc|nhwctonchw|convert|(?<!broad)cast|to_copy|batched_?transpose|fill",
         ),
         (
             "element-wise",
