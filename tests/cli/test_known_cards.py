@@ -36,7 +36,7 @@ def test_the_json_of_known_cards(capsys):
     ("words", "said"),
     [
         (("--price", "RTX 409=1"), r"--price RTX 409: no such card; nearest: RTX 4090"),
-        (("--price", "zzz=1"), r"no such card; nearest: .*RTX 5090"),
+        (("--price", "zzz=1"), r"no such card; nearest: .*TPU v6e"),
         (("--price", "A100=1"), r"nearest: A100 SXM 40GB, A100 SXM 80GB, A100 PCIe 40GB"),
         (("--price", "NVIDIA H200=1"), r"no such card; nearest: H200 SXM, H200 NVL$"),
         (("--price", "GeForce RTX  4090=1"), r"no such card; nearest: RTX 4090$"),

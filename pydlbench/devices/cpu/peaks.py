@@ -117,12 +117,22 @@ _TABLE: dict[str, dict[int, tuple[_Entry, ...]]] = {
 _ONE_PIPE = re.compile(r"\b(Bronze|Silver|Gold 5(?![12]22\b)[0-9]{3}|D-2[0-9]{3})")
 
 
+# Cores of clients, and instruction sets that none of them has. A hypervisor that reports both hides
+# the real model number.
+_CLIENTS = ("Skylake (client) to Comet Lake", "Ice Lake to Rocket Lake (client)")
+_SERVER_SETS = {"amx_tile", "amx_bf16", "amx_int8", "avx512_bf16", "avx512_fp16"}
+
+
 def find_microarchitecture(facts: CpuFacts) -> Microarchitecture | None:
     """Return the table's entry for this CPU, or None if it is not in the table."""
     families = _TABLE.get(facts.vendor or "", {})
     for models, entry in families.get(facts.family or 0, ()):
         if facts.model not in models:
             continue
+        if entry.name in _CLIENTS and set(facts.isa) & _SERVER_SETS:
+            note = f"the model number {facts.model} is that of {entry.name}, which has no AMX, "
+            note += "AVX512-BF16 or AVX512-FP16: the instruction sets count"
+            return dataclasses.replace(_avx512("server core, by its instruction sets"), note=note)
         one_pipe = facts.model == 0x55 and facts.vendor == "GenuineIntel" and facts.brand
         if one_pipe and _ONE_PIPE.search(facts.brand or ""):
             return dataclasses.replace(entry, pipes=1, note=_FUSED)

@@ -17,7 +17,8 @@ from pydlbench.words import FP8_PRECISIONS, GPU_PRECISIONS
 #
 # Sources: the throughput table of the CUDA C++ Programming Guide (results per clock and
 # multiprocessor) for CUDA cores; for tensor cores NVIDIA's architecture whitepapers "Tesla V100",
-# "Turing", "A100", "Ampere GA102", "Ada", "H100" and "RTX Blackwell", and the HGX B200 datasheet.
+# "Turing", "A100", "Ampere GA102", "Ada", "H100" and "RTX Blackwell", the datasheets of
+# HGX B200, HGX B300, Jetson AGX Orin (8.7) and Jetson T5000 (11.0).
 # The table holds what the units can do; it is never fitted to a measurement, because the
 # measurement is checked against it.
 #
@@ -63,6 +64,8 @@ def _tensor(fp16: int, *, tf32: bool = True, fp8: bool = False) -> dict[str, int
 _KEPLER = _Multiprocessor(fp32=192)
 _MAXWELL = _Multiprocessor(fp32=128)
 _VOLTA = _Multiprocessor(fp32=64, fp16=128, tensor_cores=8, tensor=_tensor(64, tf32=False))
+_BLACKWELL = _Multiprocessor(fp32=128, fp16=256, tensor_cores=4, tensor=_tensor(1024, fp8=True))
+_RTX_BLACKWELL = _Multiprocessor(fp32=128, fp16=128, tensor_cores=4, tensor=_tensor(128, fp8=True))
 _TABLE = {
     "3.0": _KEPLER,
     "3.5": _KEPLER,
@@ -75,10 +78,14 @@ _TABLE = {
     "7.5": _VOLTA,
     "8.0": _Multiprocessor(fp32=64, fp16=256, tensor_cores=4, tensor=_tensor(256)),
     "8.6": _Multiprocessor(fp32=128, fp16=128, tensor_cores=4, tensor=_tensor(128)),
+    "8.7": _Multiprocessor(fp32=128, fp16=256, tensor_cores=4, tensor=_tensor(256)),
     "8.9": _Multiprocessor(fp32=128, fp16=128, tensor_cores=4, tensor=_tensor(128, fp8=True)),
     "9.0": _Multiprocessor(fp32=128, fp16=256, tensor_cores=4, tensor=_tensor(512, fp8=True)),
-    "10.0": _Multiprocessor(fp32=128, fp16=256, tensor_cores=4, tensor=_tensor(1024, fp8=True)),
-    "12.0": _Multiprocessor(fp32=128, fp16=128, tensor_cores=4, tensor=_tensor(128, fp8=True)),
+    "10.0": _BLACKWELL,
+    "10.3": _BLACKWELL,
+    "11.0": _BLACKWELL,
+    "12.0": _RTX_BLACKWELL,
+    "12.1": _RTX_BLACKWELL,
 }
 
 # Chips whose GeForce cards accumulate in float32 at half rate.

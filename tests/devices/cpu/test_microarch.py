@@ -41,6 +41,10 @@ def rate(*args, precision="fp32", **kwargs):
         (INTEL, 6, 0x8F, AMX, "Sapphire / Emerald Rapids", 64),
         (INTEL, 6, 0xAD, AMX, "Granite Rapids", 64),
         (INTEL, 6, 0xBE, AVX2, "Gracemont / Crestmont", 16),
+        # Model numbers that a hypervisor masks.
+        (INTEL, 6, 0xA7, AMX, "server core, by its instruction sets", 64),
+        (INTEL, 6, 0x7E, BF16, "server core, by its instruction sets", 64),
+        (INTEL, 6, 0x5E, AMX, "server core, by its instruction sets", 64),
     ],
 )
 def test_known_cores(vendor, family, model, isa, name, fp32):

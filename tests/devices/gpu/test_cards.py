@@ -85,6 +85,9 @@ def test_similar_names_are_other_cards(gpu, name):
         ("NVIDIA A100-PG509-200", "A100 SXM 40GB"),
         ("Tesla V100-SXM2-16GB", "V100 SXM2 16GB"),
         ("AMD Instinct MI300X VF", "MI300X"),
+        ("NVIDIA H20", "H20"),
+        ("NVIDIA GeForce RTX 5070 Ti", "RTX 5070 Ti"),
+        ("NVIDIA GB200", "GB200"),
     ],
 )
 def test_a_name_from_a_profile_finds_its_card(recorded, name):

@@ -124,7 +124,7 @@ def test_an_unknown_product_is_judged_by_its_name(gpu, name, flop_per_clock):
         ("GeForce GTX TITAN X", "5.2", "fp16", "it needs 6.0"),
         ("GeForce GTX 1660", "7.5", "fp16-tc", "this chip has no tensor cores"),
         ("Quadro T1000", "7.5", "fp16-tc", "this chip has no tensor cores"),
-        ("Orin", "8.7", "fp32", "is not in the table of FLOP rates"),
+        ("Rubin", "13.0", "fp32", "is not in the table of FLOP rates"),
         ("NVIDIA H200", "9.0", "fp64", "fp64: no mode of GPUs"),
     ],
 )

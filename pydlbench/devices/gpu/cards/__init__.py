@@ -22,7 +22,15 @@ from pydlbench.devices.gpu.facts import GpuFacts
 __all__ = ["KnownCard", "find_card", "known_cards"]
 
 _FOLDER: Final = Path(__file__).parent
-_FILES: Final = ("amd", "kepler_to_pascal", "volta_turing", "ampere", "ada", "hopper_blackwell")
+_FILES: Final = (
+    "amd",
+    "kepler_to_pascal",
+    "volta_turing",
+    "ampere",
+    "ada",
+    "hopper_blackwell",
+    "tpu",
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,12 +40,12 @@ class KnownCard:
     Attributes:
         name: usual name of the card, which the command line takes, too.
         driver_names: names of the card in the driver, without ``NVIDIA`` and ``Tesla``.
-        capability: compute capability; empty if the card is not made by NVIDIA.
+        capability: compute capability; empty if peaks are not derived from the multiprocessors.
         multiprocessors: number of multiprocessors.
         memory_gb: capacity in GB as sold.
         memory_type: ``HBM3e``, ``GDDR6X`` and so on.
         bandwidth_gb_per_s: bandwidth of the memory, in GB/s.
-        clock_hz: clock at which the figures of the CUDA cores are given, in Hz.
+        clock_hz: clock at which the figures of the CUDA cores are given, in Hz; 0 if not published.
         tensor_clock_hz: clock that the figures of the tensor cores imply, in Hz.
         tflops: TFLOP/s by precision, dense, float32 accumulation (``fp16``: float16).
         tflops_float16: TFLOP/s by precision on tensor cores with float16 accumulation.
@@ -114,7 +122,7 @@ def _find(name: str, capability: str, memory_bytes: int) -> KnownCard | None:
 
 def _read(entry: dict[str, Any]) -> KnownCard:
     """Turn one table of a file into a card. A mistake in a file is a KeyError."""
-    clock = entry["clock_mhz"]
+    clock = entry.get("clock_mhz", 0)
     return KnownCard(
         name=entry["name"],
         driver_names=tuple(entry["driver_names"]),
