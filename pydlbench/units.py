@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
+
+from pydlbench.grouping import group_by
 
 # C0, DEL and C1 without the whitespace among them.
 _CONTROLS: Final = dict.fromkeys({*range(32), *range(0x7F, 0xA0)} - {9, 10, 13})
@@ -127,6 +130,47 @@ def some_names(names: Sequence[str], most: int = 4) -> str:
     shown = names if len(names) <= most + 1 else names[:most]
     more = f" and {len(names) - len(shown)} more" if len(shown) < len(names) else ""
     return ", ".join(shown) + more
+
+
+# A number in a text, with the unit of a time or a size behind it; not a digit of a name.
+_NUMBER: Final = re.compile(
+    r"(?<![\w.:/-])(\d[\d,]*(?:\.\d+)?)( (?:[num]?s|[KMGT]?i?B))?(?![\w:/]|\.\d)"
+)
+_UNIT_SIZES: Final = {
+    **dict(zip(("ns", "us", "ms", "s"), (1e-9, 1e-6, 1e-3, 1.0), strict=True)),
+    **{f"{prefix}B": 1024.0**power for power, prefix in enumerate(("", "Ki", "Mi", "Gi", "Ti"))},
+}
+
+
+def without_numbers(text: str) -> str:
+    """Return a text with a mark in place of each number: equal for texts that differ in those."""
+    return _NUMBER.sub("#", text)
+
+
+def merge_texts(texts: Sequence[str]) -> str:
+    """Return one text for texts that differ in numbers only, with ranges: ``1 to 3 of 4 rounds``.
+
+    Args:
+        texts: at least one text; all have the same :func:`without_numbers`.
+    """
+    columns = zip(*(_NUMBER.finditer(text) for text in dict.fromkeys(texts)), strict=True)
+    ranges = []
+    for matches in columns:
+        ordered = sorted(matches, key=_size)
+        first, last = ordered[0], ordered[-1]
+        start = first[1] if first[2] == last[2] else first[0]
+        ranges.append(last[0] if _size(first) == _size(last) else f"{start} to {last[0]}")
+    values = iter(ranges)
+    return _NUMBER.sub(lambda _: next(values), texts[0])
+
+
+def merge_notes(texts: Iterable[str]) -> list[str]:
+    """Return texts, those that differ in numbers only as one, in the order of the first ones."""
+    return [merge_texts(some) for some in group_by(texts, without_numbers).values()]
+
+
+def _size(match: re.Match[str]) -> float:
+    return float(match[1].replace(",", "")) * _UNIT_SIZES.get((match[2] or "").strip(), 1.0)
 
 
 def time_unit(seconds: Sequence[float]) -> tuple[float, str]:

@@ -7,6 +7,20 @@ from hypothesis import strategies as st
 from pydlbench import units
 
 
+def test_texts_that_differ_in_numbers_are_one_with_their_range():
+    texts = [
+        "waited 998 us of 2 s, 1 of 4 rows, conv3",
+        "other",
+        "waited 52.1 ms of 2 s, 1 of 4 rows, conv3",
+    ]
+    assert units.merge_notes(texts) == [
+        "waited 998 us to 52.1 ms of 2 s, 1 of 4 rows, conv3",
+        "other",
+    ]
+    assert units.merge_notes(["conv3 12 %", "conv4 12 %"]) == ["conv3 12 %", "conv4 12 %"]
+    assert units.merge_notes(["3 of 4 rounds", "1 of 4 rounds"]) == ["1 to 3 of 4 rounds"]
+
+
 @pytest.mark.parametrize(
     ("value", "text"),
     [

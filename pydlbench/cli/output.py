@@ -9,7 +9,6 @@ import contextlib
 import gc
 import os
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -18,9 +17,11 @@ from pydlbench.cli.options import Quiet
 from pydlbench.cli.terminal import tell
 from pydlbench.cli.values import FINDING, UNDECIDED
 from pydlbench.errors import PydlbenchError, StoreError, UsageError
+from pydlbench.grouping import group_by
 from pydlbench.report.blocks import Block
 from pydlbench.report.text import STDOUT, Style, as_markdown, as_text, check_writable, write_text
 from pydlbench.store.place import user_path
+from pydlbench.units import merge_texts, without_numbers
 
 if TYPE_CHECKING:
     from pydlbench.records.measurement import Measurement
@@ -157,10 +158,12 @@ def expecting(
 
 
 def row_warnings(rows: Sequence[Measurement | StepRecord]) -> list[str]:
-    """Return the distinct warnings of rows, each with the number of its rows."""
-    counts = Counter(text for row in rows for text in row.warnings)
-    several = len(rows) > 1
-    return [f"{text} ({n} of {len(rows)} rows)" if several else text for text, n in counts.items()]
+    """Return the warnings of rows, those that differ in numbers as one, with their rows' number."""
+    groups = group_by((text for row in rows for text in row.warnings), without_numbers).values()
+    return [
+        f"{merge_texts(some)} ({len(some)} of {len(rows)} rows)" if len(rows) > 1 else some[0]
+        for some in groups
+    ]
 
 
 def gate(finding: str, undecided: Sequence[str]) -> int:

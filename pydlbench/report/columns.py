@@ -11,7 +11,16 @@ from pydlbench.grouping import group_by
 from pydlbench.records.fields import Column, columns_of
 from pydlbench.records.measurement import Measurement
 from pydlbench.records.run import RunRecord
-from pydlbench.units import format_bytes, format_flops, format_hz, quantity, time_in, time_unit
+from pydlbench.units import (
+    format_bytes,
+    format_flops,
+    format_hz,
+    merge_texts,
+    quantity,
+    time_in,
+    time_unit,
+    without_numbers,
+)
 
 # -----------------------------------------------------------------------------
 # Axes along which the rows of a table may differ, and names of rows.
@@ -116,9 +125,12 @@ def label(row: Measurement, axes: Sequence[str]) -> str:
 
 
 def group_names(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    """Return names by the text that precedes each of them, in the order of the first ones."""
-    groups = group_by(pairs, lambda pair: pair[0])
-    return {text: [name for _, name in group] for text, group in groups.items()}
+    """Return names by the text that precedes each of them, in the order of the first ones.
+
+    Texts that differ in numbers only are one, with ranges.
+    """
+    groups = group_by(pairs, lambda pair: without_numbers(pair[0])).values()
+    return {merge_texts([text for text, _ in some]): [name for _, name in some] for some in groups}
 
 
 # -----------------------------------------------------------------------------

@@ -119,8 +119,12 @@ def legend(comparison: Comparison) -> list[str]:
     chance = f"the chance of a false verdict among all rows is {100 * ALPHA:g} %"
     return [
         f"ratio: B over A; {interval_of}",
-        "resolves: smaller changes cannot be detected",
-        f"SLOWER, FASTER: beyond what it resolves; {chance}",
+        *(
+            ["resolves: smaller changes cannot be detected"]
+            if any(row.estimate.resolution is not None for row in comparison.rows)
+            else []
+        ),
+        f"SLOWER, FASTER: beyond what the scatter allows; {chance}",
         f"SAME: the interval lies within {_margin(comparison)}; UNCLEAR: neither",
     ]
 
@@ -346,8 +350,9 @@ def _rows_table(comparison: Comparison, shown: Sequence[ComparedRow]) -> TableBl
     level = f"{100 * CONFIDENCE:g}_%_interval"
     settings = " ".join(_varying(comparison, shown))
     libraries = "a.library=A b.library=B" if comparison.installations else ""
+    layer = "layer" if any(row.kind in LAYER_KINDS for row in rows) else "layer=model"
     names = (
-        f"layer {settings} {libraries} a.median=A b.median=B ratio ci_low..ci_high={level} "
+        f"{layer} {settings} {libraries} a.median=A b.median=B ratio ci_low..ci_high={level} "
         "resolution verdict cycles"
     )
     slower = {at for at, row in enumerate(rows) if row.verdict == SLOWER}

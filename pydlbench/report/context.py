@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 from pydlbench.grouping import group_by
 from pydlbench.records.step import StepRecord, step_words
@@ -20,7 +21,12 @@ from pydlbench.report.module_tree import (
     parts_table,
     shown_parts,
 )
-from pydlbench.units import format_seconds, percent
+from pydlbench.units import format_seconds, percent, some_names
+
+#: Maximum time of a traced step over that of an untraced one with shares of the limit.
+MAX_TRACE_COST: Final = 1.5
+#: Share of the limit above which the time or the limit must be wrong.
+MAX_OF_LIMIT: Final = 1.1
 
 
 def context_blocks(record: StepRecord, who: str) -> list[Block]:
@@ -43,7 +49,8 @@ def context_blocks(record: StepRecord, who: str) -> list[Block]:
     def text(seconds: float) -> str:
         return f"{format_seconds(seconds)}{'*' if record.contended else ''}"
 
-    lines = []
+    lines = list(_limit_lines(table, trace))
+    shares = "" if trace.cost > MAX_TRACE_COST else "of_limit"
     if len(parts) > len(table):
         hidden = [module for module in modules if module.share < MIN_PART_SHARE]
         share = percent(sum(module.share for module in hidden))
@@ -59,7 +66,7 @@ def context_blocks(record: StepRecord, who: str) -> list[Block]:
         dominates = "other work disturbed the step: which module dominates is not known"
     return [
         Lines([f"{who}: {dominates}"], bold=1),
-        parts_table(table, "seconds share of_limit slowest", seconds=text),
+        parts_table(table, f"seconds share {shares} slowest", seconds=text),
         *bars(
             "modules",
             f"Where a step goes: {who}",
@@ -68,6 +75,17 @@ def context_blocks(record: StepRecord, who: str) -> list[Block]:
         *call_tree(calls),
         Lines(lines),
     ]
+
+
+def _limit_lines(parts: Sequence[ModulePart], trace: Tracing) -> Iterator[str]:
+    """Yield why shares of the limit are missing, or which of them contradict the limit."""
+    if trace.cost > MAX_TRACE_COST:
+        yield (
+            f"shares of the limit are not shown: a traced step takes {trace.cost:.2f} times as long"
+            " as an untraced one, and its calls are shortened by one factor"
+        )
+    elif short := [part.name for part in parts if (part.of_limit or 0.0) > MAX_OF_LIMIT]:
+        yield f"contradiction: less time than the limit: {some_names(short)}"
 
 
 def call_tree(calls: Sequence[CallInContext]) -> list[Block]:

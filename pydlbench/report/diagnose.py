@@ -65,7 +65,9 @@ def what(run: RunRecord, diagnosis: Diagnosis) -> list[str]:
     if time is None:
         second.append(f"step {step.status}: {step.reason}")
     else:
-        half = "" if time.half_width is None else f" +- {percent(time.half_width)}"
+        # The rounds of one process scatter less than processes do.
+        whole = time.half_width is not None and time.processes != 1
+        half = f" +- {percent(time.half_width)}" if whole else " in one process"
         second.append(f"step {format_seconds(time.median)}{half}, n = {time.n}")
     if step.images_per_s:
         second.append(f"{per_second(step.images_per_s)} {rate_unit(spec.own)}")

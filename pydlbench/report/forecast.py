@@ -13,7 +13,7 @@ from pydlbench.records.forecast import ForecastRecord, ForecastTerm
 from pydlbench.records.run import RunRecord
 from pydlbench.report.blocks import Block, Heading, Lines, TableBlock
 from pydlbench.report.columns import device_name
-from pydlbench.units import Scale, percent, quantity
+from pydlbench.units import Scale, format_seconds, percent, quantity
 
 # Maximum number of operators in the table, unless --explain is given.
 _MAX_OPERATORS: Final = 12
@@ -125,7 +125,9 @@ def parts_line(record: ForecastRecord, scale: Scale) -> str:
         )
     terms = [f"operators {scale.text(record.operators_s)}"]
     if record.faults_s is not None:
-        terms.append(f"{record.faults:,.0f} page faults {scale.text(record.faults_s)}")
+        terms.append(
+            f"{quantity(record.faults or 0, 'page fault')} {format_seconds(record.faults_s)}"
+        )
     scaled = ", ".join(f"{name} {factor:.3f}" for name, factor in record.factors.items())
     return " + ".join(terms) + (f"   stored rows scaled to now: {scaled}" if scaled else "")
 

@@ -22,6 +22,7 @@ from pydlbench.report.figures.samples import RowSamples, samples
 from pydlbench.units import (
     format_bytes,
     format_seconds,
+    merge_notes,
     number,
     percent,
     quantity,
@@ -143,7 +144,7 @@ def _footnotes(
         yield from interleaved_legend(timed)
     several = len(timed) > 1
     stops = group_names(
-        (_stop_reason(row, several), name_of(row)) for row in timed if row.stop_reason
+        (" ".join(row.stop_reason.split()), name_of(row)) for row in timed if row.stop_reason
     )
     for reason, names in stops.items():
         yield f"stopped: {reason}" + (f": {some_names(names)}" if len(stops) > 1 else "")
@@ -171,16 +172,6 @@ def _few_visits(timed: Sequence[Measurement]) -> Iterator[str]:
             )
 
 
-# Numbers in the reason why sampling stopped; a column has them.
-_STOP_NUMBERS: Final = re.compile(r" (?:to|at) [\d.]+ ?%|^[\d.]+ s of |, [\d.e-]+ s$")
-
-
-def _stop_reason(row: Measurement, several: bool) -> str:
-    """Return why sampling stopped; for several rows without numbers, so that reasons are equal."""
-    reason = _STOP_NUMBERS.sub("", row.stop_reason or "") if several else row.stop_reason
-    return " ".join((reason or "").split())
-
-
 def _contended(
     timed: Sequence[Measurement], name_of: Callable[[Measurement], str]
 ) -> Iterator[str]:
@@ -190,7 +181,7 @@ def _contended(
         return
     reasons = [row.contention_reason or "other work" for row in rows]
     if len(rows) > 1:
-        reasons = list(dict.fromkeys(reason.partition(":")[0] for reason in reasons))
+        reasons = merge_notes(reason.partition(":")[0] for reason in reasons)
     names = _some(list(map(name_of, rows)), len(timed))
     yield f"contended: {names}: {'; '.join(reasons)}"
 

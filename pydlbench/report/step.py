@@ -24,8 +24,16 @@ from pydlbench.report.csv import flat_lines
 from pydlbench.report.figures.batches import Rate, batches
 from pydlbench.report.figures.samples import RowSamples, samples
 from pydlbench.report.text import csv_text
+from pydlbench.report.verdicts import untimed
 from pydlbench.study.estimate import Estimate, estimate_values
-from pydlbench.units import format_flops, format_seconds, per_second, percent, quantity
+from pydlbench.units import (
+    format_flops,
+    format_seconds,
+    merge_notes,
+    per_second,
+    percent,
+    quantity,
+)
 
 # -----------------------------------------------------------------------------
 # Facts about timed steps besides their records: FLOP/s, and ratios to other steps.
@@ -138,8 +146,12 @@ def steps_report(
     rows = step_rows(records)
     timed = [row for row in rows if row.record.time is not None]
     differing = _differing(rows)
-    notes = dict.fromkeys(f"{row.who}: {note}" for row in rows for note in row.record.notes)
-    context = [block for row in timed for block in context_blocks(row.record, row.who)]
+    notes = merge_notes(f"{row.who}: {note}" for row in rows for note in row.record.notes)
+    context = [
+        block
+        for row in timed
+        for block in context_blocks(row.record, "  ".join(_names(row, differing)))
+    ]
     table = TableBlock.from_rows(_columns(timed), timed)
     # The modules of a single step are the result; several steps are compared with each other.
     first = [*context, table] if len(timed) == 1 else [table, *context]
@@ -152,7 +164,7 @@ def steps_report(
             Lines(_refused(rows, status, differing), alarm=status == "failed", listed=True)
             for status in ("failed", "skipped")
         ),
-        Lines(list(notes)),
+        Lines(notes),
         Lines(_conclusion(rows, agreements)),
     ]
 
@@ -344,8 +356,7 @@ def conclude(rows: Sequence[StepRow]) -> list[str]:
     """
     timed = [row for row in rows if row.record.ok]
     if not timed:
-        failed = sum(row.record.status == "failed" for row in rows)
-        return [f"nothing was timed: {failed} of {len(rows)} rows failed, the others skipped."]
+        return [untimed([row.record.status for row in rows])]
     lines = []
     quiet = [row for row in timed if not row.record.contended]
     disturbed = len(timed) - len(quiet)

@@ -21,7 +21,7 @@ from pydlbench.report.rivals import compare_backends
 from pydlbench.report.settings import compare_settings
 from pydlbench.timing.guards import HARMFUL
 from pydlbench.timing.statistics import CONFIDENCE
-from pydlbench.units import format_seconds, number, percent
+from pydlbench.units import format_seconds, number, percent, quantity
 
 # Maximum efficiency that the error of a clock read beside the load, not during it, can explain.
 _MAX_EFFICIENCY = 1.03
@@ -214,7 +214,7 @@ def conclude(rows: Sequence[Measurement], peaks: Mapping[str, float] | None = No
     """
     timed = [row for row in rows if row.ok]
     if not timed:
-        return [_untimed(rows)]
+        return [untimed([row.status for row in rows])]
     lines = disturbance(timed)
     if len(timed) > 1:
         lines += _side_by_side(timed)
@@ -317,12 +317,11 @@ def disturbance(rows: Sequence[Measurement]) -> list[str]:
     return [f"{what} disturbed the run: {which} {few}; repeat on an idle machine."]
 
 
-def _untimed(rows: Sequence[Measurement]) -> str:
-    failed = sum(row.status == "failed" for row in rows)
-    skipped = f"{len(rows) - failed} of {len(rows)} rows skipped"
-    if failed:
-        skipped = f"{failed} of {len(rows)} rows failed, {len(rows) - failed} skipped"
-    return f"nothing was timed: {skipped}."
+def untimed(statuses: Sequence[str]) -> str:
+    """Return the conclusion from rows of which none has a time."""
+    counts = [(statuses.count(status), status) for status in ("failed", "skipped")]
+    parts = [f"{count} {status}" for count, status in counts if count]
+    return f"nothing was timed: of {quantity(len(statuses), 'row')} {' and '.join(parts)}."
 
 
 def _sum(timed: Sequence[Measurement]) -> list[str]:

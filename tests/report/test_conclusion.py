@@ -251,5 +251,5 @@ def test_settings_are_compared_over_the_rows_that_nothing_disturbed(measurement)
 def test_nothing_was_timed(without_time):
     rows = [without_time("skipped", "x"), without_time("failed", "y")]
     (both,), (skipped,) = conclude(rows), conclude(rows[:1])
-    assert says(both, "nothing", "1 of 2 rows failed", "1 skipped")
-    assert says(skipped, "nothing", "1 of 1 rows skipped")
+    assert says(both, "nothing", "of 2 rows 1 failed", "1 skipped")
+    assert says(skipped, "nothing", "of 1 row 1 skipped")

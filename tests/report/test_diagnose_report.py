@@ -57,7 +57,9 @@ def test_a_finding_in_full(run_record):
     text = render_diagnosis(run_record, diagnosis(finding()))
     lines = text.splitlines()
     assert says(lines[0], "alexnet-owt", "batch 32", "forward", "fp32", "lrn=off", "torch 2.13")
-    assert says(lines[1], "Invented 9000", "2 threads", "200 ms", "5.0 %", "12", "160 images/s")
+    assert says(
+        lines[1], "Invented 9000", "2 threads", "200 ms", "in one process", "12", "160 images/s"
+    )
     where = "fc6, fc7 forward; fc6 backward-data"
     assert says(text, "1", "slow operators", where, "weights not packed")
     assert says(text, "50.0 ms", "25 %", "22 %", "28 %")

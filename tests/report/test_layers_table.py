@@ -64,7 +64,7 @@ def test_figures_in_stop_reasons_do_not_make_them_different(run_record, measurem
         measurement(stop_reason="median known to 0.5% at 0.95 confidence", layer="alexnet/conv4"),
     ]
     text = render_layers(run_record, rows)
-    assert "stopped: median known at 0.95 confidence" in text.splitlines()
+    assert "stopped: median known to 0.43 to 0.5% at 0.95 confidence" in text.splitlines()
     assert "stopped: median known to 0.43% at 0.95" in render_layers(run_record, rows[:1])
 
 

@@ -178,7 +178,8 @@ class Alignment:
             expected = f"is {self._describe(place)}"
         raise PrimitiveError(
             f"the profile is not of the recorded step: call {place + 1} of {len(self._names)} "
-            f"{expected}; the profile has {event}"
+            f"{expected}; the profile has {event}. A step that makes other calls each time (as "
+            "with drop path) cannot be traced; nearest: --eval-mode, or a callable that seeds it"
         )
 
 

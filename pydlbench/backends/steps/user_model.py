@@ -85,6 +85,8 @@ class FedModel(StepModel):
 
     #: The functions of its framework.
     tensors: ClassVar[Tensors]
+    #: Shape of the output; empty until :meth:`facts` has seen it.
+    _output_shape: tuple[int, ...] = ()
 
     @property
     def user_spec(self) -> UserModelSpec:
@@ -101,9 +103,14 @@ class FedModel(StepModel):
 
     @property
     def batch(self) -> int:
-        """The first number of the first input's shape; 1 if there is no input."""
+        """The first number of the first input's shape; 1 if there is no input.
+
+        An input of one dimension may have the values of all sequences end to end, as that of an
+        embedding bag, so then it is the first number of the output's shape, if that is known.
+        """
         shape = self._first_shape([value for _, value in self.inputs()])
-        return batch_of(self.spec.model, shape)
+        packed = shape is not None and len(shape) == 1
+        return batch_of(self.spec.model, (packed and self._output_shape) or shape)
 
     def checks(self, result: Any) -> tuple[Check, ...]:
         """Check that the results of the step are finite."""
@@ -111,6 +118,7 @@ class FedModel(StepModel):
 
     def facts(self, result: Any) -> dict[str, Any]:
         """Return batch, shape of the output, and the inputs as ``--input`` takes them."""
+        self._output_shape = self._first_shape(result) or ()
         given = list(self.inputs())
         texts: tuple[str, ...] = ()
         if self.user_spec.inputs:
@@ -119,7 +127,7 @@ class FedModel(StepModel):
             texts = input_texts((name, tuple(x.shape), self.tensors.dtype(x)) for name, x in given)
         return {
             "batch": self.batch,
-            "output": self._first_shape(result) or (),
+            "output": self._output_shape,
             "inputs": texts,
         }
 

@@ -337,9 +337,24 @@ class DispatchRecorder(DispatchMode):
         self._calls.append(call)
         result = func(*args, **kwargs)
         call.results = map_leaves(result, self._created)
+        if direction == "optimizer":
+            self._pass_on(names, args, result)
         self._note_views(call)
         call.bytes = sum(map(_bytes, leaves([args, kwargs, result], torch.Tensor)))
         return result
+
+    def _pass_on(self, names: tuple[str, ...], args: tuple[Any, ...], result: Any) -> None:
+        """Assign an optimizer's temporaries to the parameters of the operands.
+
+        An operator on lists returns as many tensors as its first list has.
+        """
+        results = list(leaves([result], torch.Tensor))
+        owners = [self._owner(tensor) for tensor in leaves(args[:1], torch.Tensor)]
+        if len(owners) != len(results) or None in owners:
+            owners = [*names] * len(results) if len(names) == 1 else []
+        for tensor, owner in zip(results, owners, strict=False):
+            with contextlib.suppress(NotImplementedError):  # no storage
+                self._weights.setdefault(tensor.untyped_storage()._cdata, owner or "")
 
     def slots(self, results: Any) -> Any:
         """Return the slots of the step's results."""

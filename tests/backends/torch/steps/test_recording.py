@@ -51,6 +51,28 @@ def test_calls_have_the_direction_and_the_module_that_they_are_of(odd):
     assert set(updates) == {("conv",), ("norm",), ("block.0",), ("first",), ("table",)}
 
 
+@pytest.mark.parametrize("foreach", [False, True])
+def test_temporaries_of_an_optimizer_belong_to_the_parameter_that_they_update(foreach):
+    first, second = torch.nn.Linear(3, 4), torch.nn.Linear(4, 2)
+    parameters = {first.weight: "first", second.weight: "second"}
+    optimizer = torch.optim.AdamW(list(parameters), foreach=foreach)
+    for weight in parameters:
+        weight.grad = torch.ones_like(weight)
+    optimizer.step()  # makes its states
+    recorder = DispatchRecorder(torch.device("cpu"), parameters)
+    recorder.updates(optimizer)
+    with recorder:
+        optimizer.step()
+    found = {
+        str(call.function.overloadpacket): call.names
+        for call in recorder.finish(()).calls
+        if any(name in str(call.function) for name in ("sqrt", "addcdiv", "div"))
+    }
+    assert len(found) >= 3
+    both = {("first", "second")} if foreach else {("first",), ("second",)}
+    assert set(found.values()) <= both
+
+
 def test_a_sum_of_gradients_is_made_in_place_as_without_a_recorder(odd):
     made = odd()
     recording = made.record()
