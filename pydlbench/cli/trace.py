@@ -20,6 +20,7 @@ from pydlbench.cli.options import (
     flag,
     option,
 )
+from pydlbench.cli.terminal import ProgressLine
 from pydlbench.devices.gpu.cards import KnownCard, card_named, known_cards
 from pydlbench.errors import UsageError, nearest
 from pydlbench.report.blocks import Block
@@ -118,24 +119,37 @@ def read_tasks(args: TraceOptions) -> list[Task]:
     Raises:
         UsageError: the file cannot be read, or there is no such card.
     """
+    card = find_card(args.on)
+    progress = ProgressLine.from_options(args)
+    try:
+        return _read_tasks(args, card, progress)
+    finally:
+        progress.close()
+
+
+def _read_tasks(args: TraceOptions, card: KnownCard | None, progress: ProgressLine) -> list[Task]:
     from pydlbench.traces.files import read, read_captures
     from pydlbench.traces.pytorch import with_captures
 
-    card = find_card(args.on)
     captures = () if args.capture is None else read_captures(args.capture)
     tasks: list[Task] = []
     files: dict[int | None, str] = {}
     for number, name in enumerate(args.files, start=1):
+        progress(number - 1, len(args.files), f"reading {name}")
         recorded = read(name)
         if captures:
-            recorded, replays = with_captures(recorded, captures)
-            named = (f"--capture: {quantity(replays, 'replay')} of a graph named by its operators",)
-            recorded = dataclasses.replace(recorded, notes=(*recorded.notes, *named))
-            if not replays:
+            recorded, named, unnamed = with_captures(recorded, captures)
+            if not named:
                 raise UsageError(
-                    f"--capture {args.capture}: no replay in {name} launched as many kernels as "
-                    "one of its captures; nearest: the capture of the same graph"
+                    f"--capture {args.capture}: none of {quantity(unnamed, 'replayed kernel')} in "
+                    f"{name} is in one of its captures alone; nearest: that of the same graph"
                 )
+            note = (
+                f"--capture: {named:,} of {named + unnamed:,} replayed kernels have its operators"
+            )
+            if unnamed:
+                note += f"; {unnamed:,} are in no capture, or in several that differ there"
+            recorded = dataclasses.replace(recorded, notes=(*recorded.notes, note))
         recorded = _with_rank(recorded, name)
         if recorded.rank is not None and recorded.rank in files and len(args.files) > 2:  # A and B
             raise UsageError(

@@ -12,6 +12,7 @@ _Duration = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
 
 class Arguments(
     msgspec.Struct,
+    gc=False,
     rename={
         "external": "External id",
         "external_lower": "external id",
@@ -36,6 +37,9 @@ class Arguments(
         concrete: values of what is no tensor.
         device: number of the device.
         bytes: that a copy moves.
+        kernel: that a launch puts into the queue, by its name.
+        grid: blocks of a kernel.
+        block: threads of a block.
         group: ranks that take part in a collective.
         provider: onnxruntime's execution provider.
         op_name: onnxruntime's operator.
@@ -53,6 +57,9 @@ class Arguments(
     concrete: Any = None
     device: Any = None
     bytes: Any = None
+    kernel: Any = None
+    grid: Any = None
+    block: Any = None
     group: Any = None
     provider: Any = None
     op_name: Any = None
@@ -75,7 +82,7 @@ class Arguments(
 NO_ARGUMENTS: Final = Arguments()
 
 
-class ChromeEvent(msgspec.Struct):
+class ChromeEvent(msgspec.Struct, gc=False):
     """An event of a trace. Times in microseconds.
 
     Attributes:

@@ -16,7 +16,6 @@ from pydlbench.errors import UsageError, nearest_file
 from pydlbench.traces import chrome, execution, logs, pytorch, xplane
 from pydlbench.traces.events import ChromeEvent
 from pydlbench.traces.recorded import RecordedTrace
-from pydlbench.traces.timeline import Origin
 
 #: Bytes of a file, unpacked.
 LARGEST: Final = 512 << 20
@@ -78,8 +77,8 @@ def read(name: str) -> RecordedTrace:
     return dataclasses.replace(recorded, notes=(*recorded.notes, *notes))
 
 
-def read_captures(name: str) -> tuple[tuple[Origin, ...], ...]:
-    """Return the origins of the kernels of each graph that was captured in a profile.
+def read_captures(name: str) -> tuple[tuple[pytorch.CapturedLaunch, ...], ...]:
+    """Return what was put into each graph that was captured in a profile.
 
     Args:
         name: of the file; ``.gz`` or not.
@@ -96,7 +95,7 @@ def read_captures(name: str) -> tuple[tuple[Origin, ...], ...]:
         raise UsageError(
             f"--capture {name}: not JSON as a profile is: {error}; nearest: a profile of PyTorch"
         ) from error
-    return pytorch.captured_origins(name, [event for event in events if event.ph == "X"])
+    return pytorch.captured_launches(name, [event for event in events if event.ph == "X"])
 
 
 def _begins_json(data: bytes) -> bool:

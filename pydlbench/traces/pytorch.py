@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import ast
 import bisect
+import difflib
+import functools
 import itertools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pydlbench.calls.value import bytes_of_type
 from pydlbench.errors import UsageError
@@ -61,6 +63,10 @@ _MAX_DEPTH: Final = 1000
 MAX_BYTES: Final = 1 << 50
 #: An operator that spends this share of its time itself is more than a wrapper of what it calls.
 _OWN_SHARE: Final = 0.5
+NO_SHAPES: Final = (
+    "recorded without shapes: there are no limits; "
+    "torch.profiler.profile(record_shapes=True) notes them"
+)
 #: A gap of this share of a file is worth a note.
 _LONG_GAP: Final = 0.1
 
@@ -92,8 +98,18 @@ def read(name: str, events: Sequence[ChromeEvent], device: str | None) -> Record
     return profile.on_host()
 
 
-def captured_origins(name: str, events: Sequence[ChromeEvent]) -> tuple[tuple[Origin, ...], ...]:
-    """Return the origins of what was enqueued in each capture of a graph, in order.
+class CapturedLaunch(NamedTuple):
+    """What was put into a graph: its origin, the kernel's name, and its threads, where known."""
+
+    origin: Origin
+    kernel: str
+    threads: str
+
+
+def captured_launches(
+    name: str, events: Sequence[ChromeEvent]
+) -> tuple[tuple[CapturedLaunch, ...], ...]:
+    """Return what was enqueued in each capture of a graph, in order.
 
     Args:
         name: of the file, for messages.
@@ -107,8 +123,8 @@ def captured_origins(name: str, events: Sequence[ChromeEvent]) -> tuple[tuple[Or
         (each for each in profile.visited.values() if each.event.launches),
         key=lambda each: events[each.event.place].ts,
     )
-    captures: list[tuple[Origin, ...]] = []
-    current: list[Origin] | None = None
+    captures: list[tuple[CapturedLaunch, ...]] = []
+    current: list[CapturedLaunch] | None = None
     for launch in launches:
         if _CAPTURE_BEGINS in launch.event.name:
             current = []
@@ -116,7 +132,9 @@ def captured_origins(name: str, events: Sequence[ChromeEvent]) -> tuple[tuple[Or
             captures.append(tuple(current))
             current = None
         elif current is not None and any(word in launch.event.name for word in _ENQUEUES):
-            current.append(profile.origin_of(launch))
+            event = events[launch.event.place]
+            kernel = str(event.noted.kernel or "")
+            current.append(CapturedLaunch(profile.origin_of(launch), kernel, _threads_of(event)))
     if not captures:
         raise UsageError(
             f"--capture {name}: no capture of a graph in it; nearest: a profile of the process "
@@ -126,38 +144,90 @@ def captured_origins(name: str, events: Sequence[ChromeEvent]) -> tuple[tuple[Or
 
 
 def with_captures(
-    recorded: RecordedTrace, captures: Sequence[Sequence[Origin]]
-) -> tuple[RecordedTrace, int]:
-    """Return a recording whose replayed kernels have the operators of a capture, by order.
+    recorded: RecordedTrace, captures: Sequence[Sequence[CapturedLaunch]]
+) -> tuple[RecordedTrace, int, int]:
+    """Return a recording whose replayed kernels have the operators of a capture.
 
     Args:
         recorded: with replays of graphs.
-        captures: see :func:`captured_origins`.
+        captures: see :func:`captured_launches`.
 
     Returns:
-        The recording, and the number of replays that correspond to a capture.
+        The recording, and the numbers of replayed kernels that have an operator by it and of those
+        that have none: no capture has them, or several do that differ there.
     """
-    matched = 0
+    replays, named, unnamed = itertools.count(1), 0, 0
+    known: dict[tuple[tuple[str, str], ...], list[Origin | None]] = {}
     steps = []
     for step in recorded.timelines:
-        replays: dict[TimeSpan | None, list[int]] = defaultdict(list)
+        launched: dict[TimeSpan | None, list[int]] = defaultdict(list)
         for place, activity in enumerate(step.activities):
             if activity.replayed:
-                replays[activity.launch].append(place)
+                launched[activity.launch].append(place)
         activities = list(step.activities)
-        for places in replays.values():
-            origins = next((each for each in captures if len(each) == len(places)), None)
-            if origins is None:
-                continue
-            matched += 1
-            for place, origin in zip(places, origins, strict=True):
-                # Calls of this replay are others than those of the next one.
-                number = origin.number + (matched << 40)
-                activities[place] = replace(
-                    activities[place], origin=replace(origin, number=number)
-                )
+        for places in launched.values():
+            kernels = tuple((activities[each].name, activities[each].threads) for each in places)
+            if kernels not in known:
+                known[kernels] = _captured_origins(kernels, captures)
+            # Calls of this replay are others than those of the next one.
+            first = next(replays) << 40
+            for place, origin in zip(places, known[kernels], strict=True):
+                if origin is not None:
+                    own = replace(origin, number=origin.number + first)
+                    activities[place] = replace(activities[place], origin=own)
+            named += sum(each is not None for each in known[kernels])
+            unnamed += sum(each is None for each in known[kernels])
         steps.append(replace(step, activities=tuple(activities)))
-    return replace(recorded, timelines=tuple(steps)), matched
+    shaped = any(each is not None and each.shapes for own in known.values() for each in own)
+    notes = tuple(note for note in recorded.notes if not (shaped and note == NO_SHAPES))
+    return replace(recorded, timelines=tuple(steps), notes=notes), named, unnamed
+
+
+def _captured_origins(
+    kernels: Sequence[tuple[str, str]], captures: Sequence[Sequence[CapturedLaunch]]
+) -> list[Origin | None]:
+    """Return the origins of replayed kernels in which the captures agree that fit them best.
+
+    Args:
+        kernels: name and threads of each, in order.
+        captures: all of them.
+    """
+    best, fitting = (0, 0), list[dict[int, Origin]]()
+    for capture in captures:
+        pairs = list(_pairs([kernel for kernel, _ in kernels], capture))
+        same = sum(kernels[place][1] == capture[other].threads for place, other in pairs)
+        score = (len(pairs), same)
+        if score > best:
+            best, fitting = score, []
+        if pairs and score == best:
+            fitting.append({place: capture[other].origin for place, other in pairs})
+    origins: list[Origin | None] = []
+    for place in range(len(kernels)):
+        found = [each.get(place) for each in fitting]
+        texts = {(o.call, o.modules, o.shapes) if o else None for o in found}
+        origins.append(found[0] if len(texts) == 1 else None)
+    return origins
+
+
+def _pairs(names: Sequence[str], capture: Sequence[CapturedLaunch]) -> Iterator[tuple[int, int]]:
+    """Yield the places of equal kernels in a replay and a capture, in order.
+
+    Where no launch names its kernel, a capture of as many launches has them in the same order.
+    """
+    if not any(launch.kernel for launch in capture):
+        if len(capture) == len(names):
+            yield from zip(range(len(names)), range(len(names)), strict=True)
+        return
+    captured = [launch.kernel for launch in capture]
+    matcher = difflib.SequenceMatcher(None, names, captured, autojunk=False)
+    for begin, other, size in matcher.get_matching_blocks():
+        yield from zip(range(begin, begin + size), range(other, other + size), strict=True)
+
+
+def _threads_of(event: ChromeEvent) -> str:
+    """Return blocks and threads of a kernel as text; empty if they were not recorded."""
+    grid, block = event.noted.grid, event.noted.block
+    return "" if grid is None and block is None else f"{grid} {block}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,10 +326,7 @@ class _Profile:
                     f"{len(group):,} activities of {group_s} in all {why} and are left out"
                 )
         if not any("shapes" in origin for origin in self._noted()):
-            notes.append(
-                "recorded without shapes: there are no limits; "
-                "torch.profiler.profile(record_shapes=True) notes them"
-            )
+            notes.append(NO_SHAPES)
         devices = {event.noted.device for event in self.device_events} - {None}
         if len(devices) > 1:
             notes.append(f"{len(devices)} devices: their time lines are taken together")
@@ -310,6 +377,7 @@ class _Profile:
                 origin = self.origin_of(operator)
                 if launch is None:
                     moment = self._relative(self.events[operator.event.place]).begin
+            replayed = launch is not None and _GRAPH_LAUNCH in launch.event.name
             kind = _DEVICE[event.cat.lower()]
             if kind == timeline.KERNEL and kernel_names.category_of(event.name) == "collective":
                 kind = timeline.COLLECTIVE
@@ -324,8 +392,9 @@ class _Profile:
                         launch=span,
                         origin=origin,
                         bytes=_byte_count(event.noted.bytes),
+                        threads=_threads_of(event) if replayed else "",
                         group=str(event.noted.group or ""),
-                        replayed=launch is not None and _GRAPH_LAUNCH in launch.event.name,
+                        replayed=replayed,
                     ),
                     moment,
                 )
@@ -618,10 +687,16 @@ def _argument(kind: Any, shape: Any, strides: Any, text: Any, listed: str | None
         return tensor(dtype, sizes, strides if _is_sizes(strides) else [])
     if kind == "":
         return "None"
+    return _literal(str(text)[:1000]) or f"<{kind}>"
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _literal(text: str) -> str:
+    """Return a value as Python writes it; empty if the text is none."""
     try:
-        return repr(ast.literal_eval(str(text)[:1000]))
+        return repr(ast.literal_eval(text))
     except (SyntaxError, ValueError, MemoryError, RecursionError):
-        return str(text) if text in ("inf", "nan", "-inf") else f"<{kind}>"
+        return text if text in ("inf", "nan", "-inf") else ""
 
 
 def _is_sizes(value: Any) -> bool:

@@ -87,6 +87,7 @@ class Activity:
         origin: what launched it.
         bytes: that a copy or fill moves; None if not recorded.
         group: ranks that take part in a collective, as the file has them.
+        threads: blocks and threads of a kernel as text; empty if they were not recorded.
         replayed: whether one launch replayed it in a graph with others.
     """
 
@@ -98,6 +99,7 @@ class Activity:
     origin: Origin
     bytes: int | None = None
     group: str = ""
+    threads: str = ""
     replayed: bool = False
 
 

@@ -162,22 +162,60 @@ def test_replayed_kernels_are_known_by_their_names(recorded):
     assert all(each.replayed for each in found.timelines[0].activities)
 
 
-def test_a_capture_names_the_operators_of_replayed_kernels_by_order(recorded, tmp_path):
-    captured = [
-        event("cuda_runtime", "cudaStreamBeginCapture", 0, 1, correlation=1),
-        event("cpu_op", "aten::mm", 10, 20, **MM),
-        event("cuda_runtime", "cudaLaunchKernel", 12, 2, correlation=2),
-        event("cpu_op", "aten::add", 40, 20, **ADD),
-        event("cuda_runtime", "cudaLaunchKernel", 42, 2, correlation=3),
-        event("cuda_runtime", "cudaStreamEndCapture", 70, 1, correlation=4),
+def capture(kernels, rows=512, **threads):
+    """A capture of products and additions in turn; without names if a kernel is None."""
+    events = [event("cuda_runtime", "hipStreamBeginCapture", 0, 1, correlation=1)]
+    for n, kernel in enumerate(kernels):
+        operands = {**(ADD if n % 2 else MM), "Input Dims": [[rows, 1024], [1024, 256]]}
+        operator = "aten::add" if n % 2 else "aten::mm"
+        named = {} if kernel is None else {"kernel": kernel, **threads}
+        events += [
+            event("cpu_op", operator, 40 * n + 10, 20, **operands),
+            event("cuda_runtime", "hipLaunchKernel", 40 * n + 12, 2, correlation=n, **named),
+        ]
+    return [*events, event("cuda_runtime", "hipStreamEndCapture", 400, 1, correlation=9)]
+
+
+@pytest.mark.parametrize(
+    ("captured", "replayed", "operators", "unnamed"),
+    [
+        ([capture([None] * 2)], ["a", "b"], ["aten.mm", "aten.add"], 0),
+        ([capture([None] * 2)], ["a", "b", "c"], [None] * 3, 3),
+        ([capture(["a", "b", "c"])], ["a", "x", "c"], ["aten.mm", None, "aten.mm"], 1),
+        ([capture(["a", "b"]), capture(["x", "b"])], ["a", "b"], ["aten.mm", "aten.add"], 0),
+        # Two captures of other sizes: the launches' threads decide, else nothing does.
+        ([capture(["a", "b"]), capture(["a", "b"], 256)], ["a", "b"], [None] * 2, 2),
+        (
+            [capture(["a", "b"], 256, grid=[4, 1, 1]), capture(["a", "b"], grid=[8, 1, 1])],
+            ["a", "b"],
+            ["aten.mm", "aten.add"],
+            0,
+        ),
+    ],
+)
+def test_a_capture_names_the_operators_of_replayed_kernels(
+    recorded, tmp_path, captured, replayed, operators, unnamed
+):
+    later = [
+        [{**each, "ts": each["ts"] + 1000 * n} for each in own] for n, own in enumerate(captured)
     ]
-    captures = read_captures(write(tmp_path / "capture.json", captured))
-    found, replays = with_captures(recorded(replay(["k1", "k2"])), captures)
-    assert replays == 1
-    assert by_operator(found) == {"aten.mm": 40, "aten.add": 40}
-    assert with_captures(recorded(replay(["k1", "k2", "k3"])), captures)[1] == 0
+    name = write(tmp_path / "capture.json", [each for own in later for each in own])
+    events = replay(replayed)
+    for each in events[1:]:
+        each["args"]["grid"] = [8, 1, 1]
+    found, named, missing = with_captures(recorded(events), read_captures(name))
+    (one,) = found.timelines
+    calls = [each.origin.call for each in one.activities]
+    assert [call and call.operator for call in calls] == operators
+    assert (named, missing) == (len(replayed) - unnamed, unnamed)
+    assert any("without shapes" in note for note in found.notes) == (named == 0)
+    shapes = {each.origin.shapes.split()[0] for each in one.activities if each.origin.call}
+    assert shapes <= {"512x1024"}
+
+
+def test_a_profile_without_a_capture_names_nothing(tmp_path):
     with pytest.raises(UsageError, match="no capture of a graph"):
-        read_captures(write(tmp_path / "none.json", captured[1:3]))
+        read_captures(write(tmp_path / "none.json", capture(["a"])[1:3]))
 
 
 def test_generated_kernels_are_calls_and_their_operands_are_counted(recorded):
