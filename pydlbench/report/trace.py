@@ -15,6 +15,7 @@ from pydlbench.records.ledger import LedgerCall, LedgerComparison, RankCompariso
 from pydlbench.records.record import Record
 from pydlbench.report.blocks import Block, Figure, Heading, Lines, TableBlock
 from pydlbench.report.figures.bars import Bar, bars
+from pydlbench.report.figures.roofline import recorded_roofline
 from pydlbench.report.figures.timeline import timeline_figure
 from pydlbench.report.module_tree import part_columns, shown_parts
 from pydlbench.traces import timeline
@@ -160,7 +161,7 @@ def conclusion(ledger: StepLedger) -> str:
 
 
 def _figures(ledger: StepLedger) -> list[Figure]:
-    """Return the figures of the page: the time line, and categories beside their limits."""
+    """Return the figures of the page: the time line, categories, and calls below their roofs."""
     step_s = ledger.step_s or 0.0
     parts = [
         Bar(row.category, row.device_s, {"limit": row.limit_s})
@@ -170,7 +171,7 @@ def _figures(ledger: StepLedger) -> list[Figure]:
     if ledger.device_time is not None and ledger.device_time.idle_s > 0:
         parts.append(Bar("idle", ledger.device_time.idle_s))
     figures = bars("categories", "Where the time of a step goes", parts)
-    return [*timeline_figure(ledger.timeline, step_s), *figures]
+    return [*timeline_figure(ledger.timeline, step_s), *figures, *recorded_roofline(ledger)]
 
 
 def _limit_remedy(ledger: StepLedger, calls: Sequence[LedgerCall]) -> str:

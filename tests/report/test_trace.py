@@ -1,10 +1,12 @@
 """The first screen of a recorded step: shares of the busy time, what to do next, and reasons."""
 
 import pytest
-from invented_profile import ADD, MM, event, launched, step, write
+from invented_profile import ADD, MM, MM_BYTES, MM_FLOPS, event, launched, step, write
+from msgspec.structs import replace
 
 from pydlbench.analysis.ledger import ledger_of
 from pydlbench.devices.gpu.cards import card_named
+from pydlbench.report.figures.roofline import recorded_roofline
 from pydlbench.report.text import as_markdown
 from pydlbench.report.trace import trace_report
 from pydlbench.traces.files import read
@@ -29,10 +31,10 @@ def two_products(pause):
 @pytest.mark.parametrize(
     ("events", "shown", "hidden"),
     [
-        (two_products(300), "of busy", "prof.step()"),
+        (two_products(300), "of busy", "mark the steps"),
         (two_products(100), "2 kernels", "of busy"),
-        (two_products(9000), "prof.step()", "graph"),
-        ([step(1, 0, 9500), *two_products(9000)], "graph", "prof.step()"),
+        (two_products(9000), "mark the steps", "graph"),
+        ([step(1, 0, 9500), *two_products(9000)], "graph", "mark the steps"),
         (
             [event("kernel", "gemm", 0, 9, tid=7)],
             "Next: record with record\\_shapes=True",
@@ -53,3 +55,20 @@ def test_the_first_screen_says_what_dominates_and_what_to_do(report, events, sho
     text = report(events)
     assert shown in text
     assert hidden not in text
+
+
+def test_calls_are_marks_below_the_roofs_of_the_card(tmp_path):
+    events = launched("aten::mm", "g", 0, 100, 100, 1, **MM)
+    events += [event("kernel", "lost", 300, 1, tid=7, pid=0, correlation=99)]
+    ledger = ledger_of(read(write(tmp_path / "trace.json", events)), "trace", card=CARD)
+    (figure,) = recorded_roofline(ledger)
+    (points,) = (
+        layer["data"]["values"]
+        for layer in figure.spec["layer"]
+        if layer["mark"]["type"] == "point"
+    )
+    assert [point["name"] for point in points] == ["mm"]
+    assert points[0]["y"] == pytest.approx(MM_FLOPS / 100e-6 / 1e12)
+    assert points[0]["x"] == pytest.approx(MM_FLOPS / MM_BYTES)
+    assert "theoretical memory 3350 GB/s" in figure.text
+    assert recorded_roofline(replace(ledger, calls=())) == []

@@ -10,6 +10,8 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from pydlbench.devices.gpu.cards import known_cards
+from pydlbench.records.ledger import StepLedger
 from pydlbench.records.measurement import Measurement
 from pydlbench.records.run import RunRecord
 from pydlbench.report.blocks import Figure
@@ -22,6 +24,14 @@ _HOW: Final = (
     "logarithmic. A kernel cannot be above the roofs unless it computes less than a direct one. "
     "Solid roofs were measured by probes, dashed ones derived from the device's facts."
 )
+_RECORDED: Final = (
+    "Rate of the FLOPs of each call in a step over FLOPs per byte that has to be moved; both axes "
+    "logarithmic. Dashed roofs were published for the card; operands that stay in a cache pass the "
+    "bandwidth of its memory."
+)
+_HOLLOW: Final = "Filled marks are forward, hollow ones backward."
+#: Peaks of a card that are roofs of a recorded step, whose calls have several types.
+_DRAWN_PEAKS: Final = ("fp32", "bf16-tc")
 _HEIGHT: Final = 330
 _DASHES: Final = {"domain": ["measured", "theoretical"], "range": [[1, 0], [5, 3]]}
 _MAX_POINTS: Final = 300
@@ -44,6 +54,68 @@ def roofline(run: RunRecord, rows: Sequence[Measurement]) -> list[Figure]:
     points = sorted(map(_point, shown), key=lambda point: point["series"] != "native")
     peaks = dict(_peaks(shown))
     memories = dict(_memories(run.device_for(shown[0].threads)))
+    notes = [_HOW]
+    if len({row.pass_ for row in shown}) > 1:
+        notes.append(_HOLLOW)
+    if len(known) > len(shown):
+        notes.append(f"The {len(shown)} slowest rows of {len(known)} are drawn.")
+    slowest = ". ".join(point["words"] for point in map(_point, shown[:12]))
+    return [_figure(points, peaks, memories, slowest, notes, executed="executed ")]
+
+
+def recorded_roofline(ledger: StepLedger) -> list[Figure]:
+    """Return the figure of a recorded step's calls; empty if none has FLOPs and bytes.
+
+    Args:
+        ledger: of the step, whose card has the roofs: its published peaks and bandwidth.
+    """
+    calls = [call for call in ledger.calls if call.flops and call.bytes and call.device_s]
+    points: list[dict[str, Any]] = [
+        {
+            "x": (call.flops or 0.0) / (call.bytes or 1.0),
+            "y": (call.flops or 0.0) / call.seconds / 1e12,
+            "name": call.operator.removeprefix("aten."),
+            "pass": call.direction,
+            "series": call.category,
+            "words": f"{call.operator} {call.shapes} {call.direction}: "
+            f"{format_seconds(call.seconds)}",
+        }
+        for call in calls[:_MAX_POINTS]
+    ]
+    if not points:
+        return []
+    card = next((card for card in known_cards() if card.name == ledger.card), None)
+    peaks, memories = dict[str, float](), dict[str, float]()
+    if card is not None:
+        peaks = {
+            f"theoretical {mode} peak {number(peak)} TFLOP/s": peak
+            for mode, peak in card.tflops.items()
+            if mode in _DRAWN_PEAKS
+        }
+        rate = card.bandwidth_gb_per_s
+        memories = {f"theoretical memory {number(rate)} GB/s": rate}
+    slowest = ". ".join(point["words"] for point in points[:12])
+    return [_figure(points, peaks, memories, slowest, [_RECORDED, _HOLLOW])]
+
+
+def _figure(
+    points: Sequence[dict[str, Any]],
+    peaks: Mapping[str, float],
+    memories: Mapping[str, float],
+    slowest: str,
+    notes: Sequence[str],
+    executed: str = "",
+) -> Figure:
+    """Return the figure of marks below their roofs.
+
+    Args:
+        points: marks with ``x``, ``y``, ``name``, ``pass``, ``series`` and ``words``.
+        peaks: TFLOP/s by the name of the roof.
+        memories: GB/s by the name of the roof.
+        slowest: the slowest marks in words.
+        notes: sentences of the caption.
+        executed: word before FLOPs that are not the algorithm's.
+    """
     across, up = [point["x"] for point in points], [point["y"] for point in points]
     ridges = [peak / rate * 1e3 for peak in peaks.values() for rate in memories.values()]
     low_x, high_x = min([*across, *ridges]) / 8, max([*across, *ridges]) * 3
@@ -53,9 +125,13 @@ def roofline(run: RunRecord, rows: Sequence[Measurement]) -> list[Figure]:
     roofs = [*_flat(peaks, memories, (low_x, high_x), span)]
     roofs += _slanted(memories, peaks, low_x, low_y)
     scales: dict[str, Any] = {
-        "x": {"field": "x", "type": "quantitative", "title": "executed FLOP per byte"}
+        "x": {"field": "x", "type": "quantitative", "title": f"{executed}FLOP per byte"}
         | {"scale": {"type": "log", "domain": [low_x, high_x]}, "axis": _axis(low_x, high_x)},
-        "y": {"field": "y", "type": "quantitative", "title": "TFLOP/s (executed)"}
+        "y": {
+            "field": "y",
+            "type": "quantitative",
+            "title": f"TFLOP/s{executed and f' ({executed.strip()})'}",
+        }
         | {"scale": {"type": "log", "domain": [low_y, high_y]}, "axis": _axis(low_y, high_y)},
     }
     appearance = series([point["series"] for point in points])
@@ -105,16 +181,10 @@ def roofline(run: RunRecord, rows: Sequence[Measurement]) -> list[Figure]:
             "encoding": {**scales, "text": {"field": "name"}},
         },
     ]
-    notes = [_HOW]
-    if len({row.pass_ for row in shown}) > 1:
-        notes.append("Filled marks are forward, hollow ones backward.")
-    if len(known) > len(shown):
-        notes.append(f"The {len(shown)} slowest rows of {len(known)} are drawn.")
     names = "; ".join([*peaks, *memories]) or "no roofs are known"
-    slowest = ". ".join(point["words"] for point in map(_point, shown[:12]))
     text = f"{len(points)} marks. Roofs: {names}. {slowest}."
     spec = {"height": _HEIGHT, "layer": layers}
-    return [Figure("roofline", "Roofline", text, " ".join(notes), spec)]
+    return Figure("roofline", "Roofline", text, " ".join(notes), spec)
 
 
 def _axis(low: float, high: float) -> dict[str, Any]:
