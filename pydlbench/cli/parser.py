@@ -93,6 +93,7 @@ GROUPS: Final[dict[str, dict[str, Command]]] = {
             (
                 ("trace step.json.gz", "the card is named in the file"),
                 ("trace step.json.gz --on h100-sxm", "held against another card"),
+                ("trace rank*.json.gz", "which rank the others wait for"),
             ),
             "1 an error",
             stores="trace",

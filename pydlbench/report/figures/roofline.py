@@ -124,13 +124,14 @@ def _figure(
     span = math.log(high_y / low_y)
     roofs = [*_flat(peaks, memories, (low_x, high_x), span)]
     roofs += _slanted(memories, peaks, low_x, low_y)
+    rate = f"TFLOP/s ({executed.strip()})" if executed else "TFLOP/s"
     scales: dict[str, Any] = {
         "x": {"field": "x", "type": "quantitative", "title": f"{executed}FLOP per byte"}
         | {"scale": {"type": "log", "domain": [low_x, high_x]}, "axis": _axis(low_x, high_x)},
         "y": {
             "field": "y",
             "type": "quantitative",
-            "title": f"TFLOP/s{executed and f' ({executed.strip()})'}",
+            "title": rate,
         }
         | {"scale": {"type": "log", "domain": [low_y, high_y]}, "axis": _axis(low_y, high_y)},
     }
