@@ -31,6 +31,7 @@ from pydlbench.timing.statistics import sum_known
 from pydlbench.traces import kernel_names, timeline
 from pydlbench.traces.recorded import RecordedTrace
 from pydlbench.traces.timeline import Activity, StepTimeline
+from pydlbench.units import percent, quantity
 
 #: Categories by the kinds of meanings; other kinds are categories themselves.
 _CATEGORIES: Final = {
@@ -62,6 +63,8 @@ _NAMED_CALLS: Final = 2
 TIMELINE_PARTS: Final = 100
 #: Sums of the same numbers in another order differ by less than this share.
 ROUNDING: Final = 1e-9
+#: Limits above the time by more than this factor contradict it.
+_MAX_ABOVE: Final = 1.05
 #: A part that takes less than this share of the time above the limit does not dominate a step.
 _DOMINANT_SHARE: Final = 0.01
 
@@ -73,10 +76,12 @@ class CallLimit:
     Attributes:
         seconds: None if it is not known.
         missing: why.
+        bound: ``memory`` or ``compute``, which takes longer.
     """
 
     seconds: float | None
     missing: str | None = None
+    bound: str = "memory"
 
 
 class CardLimits:
@@ -125,7 +130,10 @@ class CardLimits:
         peak = next((self._card.tflops[mode] for mode in modes if mode in self._card.tflops), None)
         if peak is None:
             return CallLimit(None, f"no peak of {self._card.name} in {dtype} is known")
-        return CallLimit(max(memory_s, flops / (peak * 1e12)))
+        compute_s = flops / (peak * 1e12)
+        if compute_s > memory_s:
+            return CallLimit(compute_s, bound="compute")
+        return CallLimit(memory_s)
 
     def of_bytes(self, moved: int | None, missing: str) -> CallLimit:
         """Return the limit of what only moves bytes.
@@ -189,7 +197,7 @@ def ledger_of(
     missing: str = "no card is known",
     limit_s: Callable[[ProgramCall], float | None] | None = None,
     limits_of: str | None = None,
-    best_s: Callable[[ProgramCall], float | None] = lambda _: None,
+    best_s: Callable[[Meaning, str], float | None] = lambda *_: None,
 ) -> StepLedger:
     """Return the ledger of a recorded step.
 
@@ -200,7 +208,8 @@ def ledger_of(
         missing: why there is none.
         limit_s: limit of a call on a machine with measured peaks, in seconds; used without a card.
         limits_of: that machine.
-        best_s: time of the fastest kernels that were measured for a call, in seconds.
+        best_s: time of the fastest kernels that were measured for a meaning in a precision, in
+            seconds.
     """
     limits = CardLimits(card, missing)
     parts = [
@@ -254,8 +263,20 @@ def ledger_of(
         rank=recorded.rank,
         world_size=recorded.world_size,
         collectives=_collectives(recorded),
-        notes=recorded.notes,
+        notes=(*recorded.notes, *_contradictions(calls, kernel_s)),
     )
+
+
+def _contradictions(calls: Sequence[LedgerCall], kernel_s: float) -> Iterable[str]:
+    """Yield the note on calls that took less than their limit."""
+    below = [call for call in calls if call.contradiction]
+    if below and kernel_s:
+        share = percent(sum(call.device_s or 0.0 for call in below) / kernel_s)
+        why = ", ".join(dict.fromkeys(call.contradiction or "" for call in below))
+        yield (
+            f"{quantity(len(below), 'row')} of calls ({share} of the kernels' time) took less than "
+            f"the limit, which cannot be: {why}"
+        )
 
 
 def _without_rounding(difference: float, of: float) -> float:
@@ -351,7 +372,7 @@ def _calls(
     placed: dict[int, str],
     steps: int,
     whole_s: float,
-    best_s: Callable[[ProgramCall], float | None],
+    best_s: Callable[[Meaning, str], float | None],
 ) -> tuple[LedgerCall, ...]:
     """Return the rows of calls, the longest first."""
     rows = []
@@ -360,8 +381,7 @@ def _calls(
         seconds = sum(part.seconds for part in own)
         limited = [part for part in own if part.limit.seconds is not None]
         meanings = [part.meaning for part in own if part.meaning is not None]
-        call = own[0].activities[0].origin.call
-        best = None if call is None else best_s(call)
+        best = best_s(meanings[0], _precision(own[0])) if meanings else None
         flops = sum_known([_published_flops(meaning) for meaning in meanings]) if meanings else None
         moved = sum_known([moved_bytes(meaning) for meaning in meanings]) if meanings else None
         rows.append(
@@ -383,6 +403,7 @@ def _calls(
                 limit_missing=next(
                     (part.limit.missing for part in own if part.limit.seconds is None), None
                 ),
+                contradiction=_contradiction(limited),
                 best_s=None if best is None else best * len(own) / steps,
             )
         )
@@ -393,6 +414,23 @@ def _without_times(calls: Sequence[LedgerCall]) -> tuple[LedgerCall, ...]:
     """Return calls of a file without times: the one with the largest limit first."""
     untimed = (replace(call, device_s=None, kernels=0.0) for call in calls)
     return tuple(sorted(untimed, key=lambda call: -(call.limit_s or 0.0)))
+
+
+def _precision(part: _Part) -> str:
+    """Return the precision in which a GPU computed a call."""
+    dtype = next(iter(part.meaning.dtypes), "float32") if part.meaning else "float32"
+    tf32 = any(_TF32.search(each.name) for each in part.activities)
+    return _TENSOR_MODES.get(dtype, "tf32" if tf32 else "fp32")
+
+
+def _contradiction(parts: Sequence[_Part]) -> str | None:
+    """Return why calls cannot be faster than their limit; None if they are not."""
+    limits = sum(part.limit.seconds or 0.0 for part in parts)
+    if not limits or limits <= _MAX_ABOVE * sum(part.seconds for part in parts):
+        return None
+    if any(part.limit.bound == "compute" for part in parts):
+        return "the peak or the FLOPs are others"
+    return "operands were in a cache, or are fewer"
 
 
 def _longest_kernel(parts: Sequence[_Part]) -> str:

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from pydlbench.backends.steps import requests
+from pydlbench.calls.meaning import Meaning
+from pydlbench.devices.gpu.cards import KnownCard, card_named
 from pydlbench.records.forecast import OperatorTime, Place
 from pydlbench.records.operator import OperatorsFacts, RecordedCall
 from pydlbench.records.step import StepSpec
@@ -77,6 +79,35 @@ def stored_rows(
         by_key[key]: OperatorTime.from_dict(document)
         for key, document in store.newest(by_key).items()
     }
+
+
+def fastest_kernels(
+    store: Reader | None, card: KnownCard | None
+) -> Callable[[Meaning, str], float | None]:
+    """Return a function for the time of the fastest stored kernels of a meaning on a card.
+
+    It takes the meaning and a precision, and returns seconds: the sum over the layers of the
+    meaning; None if a layer has no row that is ok.
+
+    Args:
+        store: store with rows of layers; None if there is none.
+        card: card whose rows count; rows of other machines do not.
+    """
+    best: dict[tuple[str, str, str], float] = {}
+    names = ("status", "fuse", "problem", "pass", "precision", "median")
+    for info in () if store is None or card is None else store.runs():
+        if card_named(info.machine) is not card:
+            continue
+        for status, fuse, *key, seconds in store.columns(info.id, names=names) if store else ():
+            if status == "ok" and fuse in (None, "none") and seconds:
+                place: tuple[str, str, str] = tuple(key)
+                best[place] = min(seconds, best.get(place, seconds))
+
+    def best_s(meaning: Meaning, precision: str) -> float | None:
+        keys = [(each.layer.problem, each.pass_, precision) for each in meaning.layers]
+        return sum(map(best.__getitem__, keys)) if keys and best.keys() >= set(keys) else None
+
+    return best_s
 
 
 def measure_rows(

@@ -165,6 +165,7 @@ def _read_tasks(args: TraceOptions, card: KnownCard | None, progress: ProgressLi
                 recorded=recorded,
                 card=card,
                 on=args.on,
+                store=args.store,
             )
         )
     return tasks
@@ -208,6 +209,7 @@ class TraceTask(Task):
         recorded: the file, read.
         card: whose peaks are the limits; None for the card that the file names.
         on: value of ``--on``.
+        store: value of ``--store``, whose rows of the card are the best known kernels.
     """
 
     kind: ClassVar[str] = "trace"
@@ -215,12 +217,16 @@ class TraceTask(Task):
     recorded: RecordedTrace
     card: KnownCard | None
     on: str | None
+    store: str | None = None
 
     def measure(self, session: Any, view: Any) -> Iterator[Result]:
         """Yield the ledger."""
         del view
         from pydlbench.analysis.ledger import ledger_of
+        from pydlbench.analysis.rows import fastest_kernels
         from pydlbench.steps.traced import limits_of
+        from pydlbench.store.place import select_path
+        from pydlbench.store.store import Store
 
         (row,) = self.rows
         recorded, card = self.recorded, self.card
@@ -235,6 +241,10 @@ class TraceTask(Task):
         if calls and self.on == THIS_MACHINE:
             how["limit_s"] = limits_of(calls, session)
             how["limits_of"] = f"{session.facts.name}, {quantity(len(session.cpus), 'thread')}"
+        path, _ = select_path(self.store)
+        if card is not None and path is not None and path.exists():
+            with Store.open(path, readonly=True) as store:
+                how["best_s"] = fastest_kernels(store, card)
         ledger = ledger_of(recorded, row.spec, **how)
         yield Result("trace", ledger.to_dict(), row, detail=ledger)
 

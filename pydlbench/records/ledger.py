@@ -100,6 +100,8 @@ class LedgerCall(LedgerRow, frozen=True, kw_only=True):
             None if unknown.
         bytes: least bytes that they read and write; None if unknown.
         limit_missing: why there is no limit; None if there is one.
+        contradiction: why the time cannot be below the limit, as it is; None if it is above it, or
+            below it by rounding only.
         best_s: time of the fastest kernels measured on such a device for these calls; None if
             the store has none.
     """
@@ -114,6 +116,15 @@ class LedgerCall(LedgerRow, frozen=True, kw_only=True):
     flops: Annotated[float | None, shown("FLOPs", format_flops, unit="FLOP")] = None
     bytes: Annotated[float | None, shown("bytes", format_bytes, unit="B")] = None
     limit_missing: str | None = None
+    contradiction: Annotated[
+        str | None,
+        shown(
+            "below its limit",
+            lambda why: why or "",
+            right=False,
+            when=lambda rows: any(row.contradiction for row in rows),
+        ),
+    ] = None
     best_s: Annotated[float | None, shown("best known", format_seconds, unit="s")] = None
 
 

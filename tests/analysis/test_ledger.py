@@ -13,11 +13,16 @@ from invented_profile import (
     step,
     write,
 )
+from msgspec.structs import replace
 
 from pydlbench.analysis.ledger import ledger_of
 from pydlbench.analysis.ledger_difference import compare_ledgers
+from pydlbench.analysis.rows import fastest_kernels
 from pydlbench.devices.gpu.cards import card_named
 from pydlbench.errors import UsageError
+from pydlbench.steps.traced import meaning_of_call
+from pydlbench.store.entry import Entry
+from pydlbench.store.store import Store
 from pydlbench.traces.files import read
 
 CARD = card_named("NVIDIA H100 80GB HBM3")
@@ -99,6 +104,47 @@ def test_float32_products_faster_than_the_cuda_cores_ran_on_tensor_cores(ledger)
         events += launched("aten::mm", name, 100 * n, 1000 * n + 1000, 900, n, **shapes)
     (row,) = ledger(events).calls
     assert row.limit_s == pytest.approx(3 * fast.limit_s + 2 * slow.limit_s)
+
+
+@pytest.mark.parametrize(("dur", "contradicts"), [(1, True), (900, False)])
+def test_a_time_below_the_limit_is_a_contradiction(ledger, dur, contradicts):
+    found = ledger(launched("aten::add", "a", 0, 100, dur, 1, **ADD))
+    assert (found.calls[0].contradiction is not None) is contradicts
+    assert any("less than the limit" in note for note in found.notes) is contradicts
+
+
+@pytest.mark.parametrize(
+    ("changes", "best_s"),
+    [
+        ({}, 6e-4),
+        ({"precision": "tf32"}, None),
+        ({"status": "failed"}, None),
+        ({"problem": "64x64:64x64"}, None),
+    ],
+)
+def test_the_best_known_kernel_is_the_fastest_row_of_the_card(
+    ledger, measurement, run_record, tmp_path, changes, best_s
+):
+    events = launched("aten::mm", "g", 0, 100, 900, 1, **MM)
+    (layer,) = (each.layer for each in meaning_of_call(_only_call(tmp_path, events)).layers)
+    with Store.open(tmp_path / "runs.sqlite") as store:
+        for number, machine in enumerate(("NVIDIA H100 80GB HBM3", "NVIDIA H200")):
+            run = replace(run_record, id=f"20300102-{number:08x}", device={"name": machine})
+            store.begin(run, "layers")
+            for seconds in (6e-4, 7e-4) if number == 0 else (1e-6,):
+                row = measurement(
+                    **{"problem": layer.problem, "precision": "bf16-tc", "pass_": "forward"}
+                    | changes
+                ).to_dict()
+                row["time_s"] = {**(row["time_s"] or {}), "median": seconds}
+                store.add(run.id, Entry.from_document("layer", row))
+        known = fastest_kernels(store, CARD)
+        (call,) = ledger(events, best_s=known).calls
+    assert call.best_s == (None if best_s is None else pytest.approx(best_s))
+
+
+def _only_call(tmp_path, events):
+    return read(write(tmp_path / "one.json", events)).rounds[0].calls[0]
 
 
 def test_modules_that_repeat_are_one_row(ledger):
