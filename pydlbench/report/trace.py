@@ -175,7 +175,7 @@ def _figures(ledger: StepLedger) -> list[Figure]:
 
 
 def _limit_remedy(ledger: StepLedger, calls: Sequence[LedgerCall]) -> str:
-    """Return what gives most of some calls a limit, as text; empty if nothing does."""
+    """Return the reason and the remedy for calls without a limit, as text."""
     missing = _missing_limits(calls)
     reason = max(missing, key=lambda reason: missing[reason][0], default="")
     if reason == NO_OPERANDS:
