@@ -127,7 +127,7 @@ class TorchPeer:
 
     def describe(self) -> dict[str, Any]:
         """Return PyTorch's version and libraries."""
-        return self._ask(op="describe")
+        return self.ask(op="describe")
 
     def compare(
         self, session: Session, spec: KernelSpec, policy: Policy, rounds: int = ROUNDS
@@ -151,7 +151,7 @@ class TorchPeer:
                     self._prepare(spec, number, memory_format)
                 samplers: list[Callable[[ChunkRequest], Chunk]] = [
                     kernel.sample,
-                    *(partial(self._sample, number) for number in range(len(FORMATS))),
+                    *(partial(self.sample, number) for number in range(len(FORMATS))),
                 ]
                 study = Study(random_order(session.options.seed))
                 subjects = [
@@ -160,7 +160,7 @@ class TorchPeer:
                 ]
                 for error in study.take(subjects, rounds=rounds).values():
                     raise error
-                self._ask(op="release")
+                self.ask(op="release")
             except WorkerError:
                 self.close()  # whatever state it is in
                 raise
@@ -187,13 +187,16 @@ class TorchPeer:
     def _prepare(self, spec: KernelSpec, number: int, memory_format: str) -> None:
         layer = {"kind": spec.layer.kind, **spec.layer.to_dict()}
         words = {"layer": layer, "format": memory_format, "precision": spec.precision}
-        self._ask(op="prepare", id=number, **words, **{"pass": spec.pass_})
+        self.ask(op="prepare", id=number, **words, **{"pass": spec.pass_})
 
-    def _sample(self, number: int, request: ChunkRequest) -> Chunk:
-        reply = self._ask(op="sample", id=number, **msgspec.structs.asdict(request))
-        return Chunk(seconds=tuple(reply["seconds"]), wall_s=reply["wall_s"])
+    def sample(self, number: int, request: ChunkRequest) -> Chunk:
+        """Time the requested samples of a statement that was prepared."""
+        reply = self.ask(op="sample", id=number, **msgspec.structs.asdict(request))
+        faults = reply.get("faults", 0.0)
+        return Chunk(seconds=tuple(reply["seconds"]), wall_s=reply["wall_s"], faults=faults)
 
-    def _ask(self, **request: Any) -> dict[str, Any]:
+    def ask(self, **request: Any) -> dict[str, Any]:
+        """Return the reply to a request; starts the process if there is none."""
         process = self._process
         if process is None or process.poll() is not None:
             process = self._process = self._start()

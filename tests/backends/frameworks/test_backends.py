@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import platform
+import subprocess
+import sys
 import warnings
 
 import numpy as np
@@ -28,6 +31,36 @@ def backend_of(name):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # TensorFlow's imports are full of deprecations
         return importlib.import_module(f"pydlbench.backends.{name}.backend").create("cpu")
+
+
+_LOOP = """
+import ctypes, sys
+from pydlbench.backends.frameworks.backend import adapt_allocator
+from pydlbench.backends.host_clock import page_faults
+library = ctypes.CDLL(None)
+library.malloc.restype, library.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+if sys.argv[1] == "adapted":
+    adapt_allocator()
+for call in range(17):
+    if call == 12:
+        before = page_faults()
+    blocks = [library.malloc(ctypes.c_size_t(12 << 20)) for _ in range(3)]
+    for block in blocks:
+        ctypes.memset(block, 1, 12 << 20)
+    for block in blocks:
+        library.free(block)
+print(page_faults() - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="thresholds of glibc")
+def test_an_adapted_allocator_keeps_the_pages_of_results_that_a_loop_drops():
+    faults = {
+        state: int(subprocess.check_output([sys.executable, "-c", _LOOP, state]))
+        for state in ("fresh", "adapted")
+    }
+    assert faults["adapted"] < 100
+    assert faults["fresh"] > 10_000  # three blocks of 3,072 pages in each of five calls
 
 
 @pytest.mark.parametrize("name", [*MODES, "numba"])

@@ -335,12 +335,14 @@ def _arithmetic(layer: Any, _options: TorchForwardOptions) -> Function:
 
 
 def _reduction(layer: Any, _options: TorchForwardOptions) -> Function:
-    name = {"max": "amax", "min": "amin", "norm": "linalg_vector_norm"}.get(layer.op, layer.op)
-    function = getattr(torch.ops.aten, name)
     sizes = zip(layer.src, layer.dst, strict=True)
     axes = [axis for axis, (before, after) in enumerate(sizes) if before != after]
-    order = [2] if layer.op == "norm" else []
-    return lambda x: function(x, *order, axes, True)
+    if layer.op == "norm":
+        return lambda x: torch.linalg.vector_norm(x, 2, axes, True)
+    function = getattr(torch, {"max": "amax", "min": "amin"}.get(layer.op, layer.op))
+    # A list of one axis costs 8 us more than its number.
+    where = axes[0] if len(axes) == 1 else axes
+    return lambda x: function(x, where, True)
 
 
 def _move(layer: Any, options: TorchForwardOptions) -> Function:
