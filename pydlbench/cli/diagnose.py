@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from pydlbench.cli.options import BUDGET, FAIL_ON, FRAMEWORK, HOW, ExplainedStep, option
 from pydlbench.cli.steps import ModelTask, kernel_options, read_steps
-from pydlbench.cli.values import FINDING, choices, fail_on, positive_seconds
+from pydlbench.cli.values import FINDING, choices, fail_on, positive_time
 from pydlbench.errors import UsageError
 from pydlbench.report.blocks import Block
 from pydlbench.runner.tasks import Result, Task, View
@@ -36,7 +36,7 @@ class DiagnoseOptions(ExplainedStep):
         "start no experiment after S seconds (default: 300); at least half of them are for "
         "experiments",
         group=HOW,
-        read=positive_seconds,
+        read=positive_time,
         default=300.0,
     )
     budget: float = BUDGET(help="sampling time in seconds per kernel (default: 0.25)", default=0.25)

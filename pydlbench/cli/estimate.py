@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 #: Options that have no meaning with ``--summary``.
 _NOT_IN_SUMMARY: Final = (
-    *("threads", "budget", "repetitions", "seed", "top", "all", "fail_on", "store"),
+    *("threads", "budget", "repetitions", "seed", "top", "all", "fail_on", "store", "minutes"),
 )
 
 
@@ -131,7 +131,8 @@ def run(args: EstimateOptions, session_factory: Callable[..., Any] | None = None
         what="estimates",
         parts=rows,
     )
-    if code == 0 and any(outcome.detail[0].missing for outcome in results.outcomes):
+    missing = any(outcome.detail[0].missing for outcome in results.outcomes)
+    if code == 0 and missing and not results.early:
         return 1 if args.fail_on is None else FINDING
     return code
 

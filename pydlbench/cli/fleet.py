@@ -28,7 +28,7 @@ from pydlbench.cli.values import (
     one_of,
     pairs,
     percentage,
-    positive_seconds,
+    positive_time,
     splits,
     whole_number,
 )
@@ -138,7 +138,7 @@ class RunOptions(VerdictOptions):
         "S",
         "time limit in seconds per node and round (default: 86400)",
         group=HOW,
-        read=positive_seconds,
+        read=positive_time,
         default=86400.0,
     )
     wait: float | None = option(
@@ -146,7 +146,7 @@ class RunOptions(VerdictOptions):
         "time limit in seconds for the first node to connect and for a lost one to come back "
         "(default: 60); slurm: for a job to begin (default: 3600)",
         group=HOW,
-        read=positive_seconds,
+        read=positive_time,
     )
     seed: int = SEED(help="seed of the order of nodes (default: 0)")
     resume: str | None = RESUME(help=f"{RESUME.help}; --on may be another")

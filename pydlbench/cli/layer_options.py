@@ -14,6 +14,7 @@ from pydlbench.cli.options import (
     GPU,
     HOW,
     LAYOUT,
+    MINUTES,
     MODE,
     OUTPUT,
     POOL,
@@ -130,6 +131,7 @@ class LayersOptions(Measuring, TableOutput):
     )
     repetitions: int | None = REPETITIONS()
     width: float | None = WIDTH()
+    minutes: float | None = MINUTES()
     algorithms: bool = flag("time and list every implementation that the library has", group=HOW)
     fresh: bool = flag(
         "search the fastest kernels and measure peaks and bandwidths again, instead of using those "

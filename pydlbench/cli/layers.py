@@ -159,7 +159,7 @@ def read_tasks(args: LayersOptions) -> tuple[list[Task], tuple[str, ...]]:
 _OUTPUTS: Final = frozenset(
     (
         *("json", "csv", "md", "format", "quiet", "verbose", "samples", "explain"),
-        *("ncu", "fail_on", "store", "resume"),
+        *("ncu", "fail_on", "store", "resume", "minutes"),
     )
 )
 

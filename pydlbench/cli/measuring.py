@@ -156,8 +156,10 @@ def _exit_code(results: Results, what: str, fail_on: tuple[str, float] | None) -
     if results.interrupted:
         others = len(results.outcomes) - results.finished
         so_far = f", {others} more in part" if others else ""
-        tell(f"interrupted: {results.finished} of {results.total} {what} finished{so_far}")
-        return 130
+        why = "--minutes have passed" if results.expired else "interrupted"
+        tell(f"{why}: {results.finished} of {results.total} {what} finished{so_far}")
+        if not results.expired:
+            return 130
     failed = [outcome for outcome in results.outcomes if outcome.status == "failed"]
     if fail_on is not None and fail_on[0] == "failed" and failed:
         tell(f"--fail-on: {len(failed)} of {results.total} {what} failed")
@@ -187,7 +189,15 @@ def recorder_of(args: Measuring, kind: str, resume: str | None = None) -> RowRec
         # Opening it for writing would create a store.
         with run_to_resume(args, resume, kind):
             pass
-    recorder = partial(RowRecorder, kind=kind, tell=tell, named=named, quiet=args.quiet)
+    minutes = getattr(args, "minutes", None)
+    recorder = partial(
+        RowRecorder,
+        kind=kind,
+        tell=tell,
+        named=named,
+        quiet=args.quiet,
+        limit_s=None if minutes is None else 60.0 * minutes,
+    )
     if path is None:
         if resume is not None:
             raise UsageError(f"--resume {resume}: nothing is kept; nearest: leave out {by} none")

@@ -24,7 +24,7 @@ from pydlbench.cli.values import (
     frameworks,
     one_of,
     percentage,
-    positive_seconds,
+    positive_time,
     splits,
     whole_number,
 )
@@ -218,7 +218,7 @@ THREADS: Final = Option(
     group=HOW,
     read=partial(whole_number, least=1),
 )
-BUDGET: Final = Option(metavar="S", help="", group=HOW, read=positive_seconds)
+BUDGET: Final = Option(metavar="S", help="", group=HOW, read=positive_time)
 REPETITIONS: Final = Option(
     metavar="N",
     help="minimum number of repetitions of each row, spread over the run, each in a new process "
@@ -233,6 +233,13 @@ WIDTH: Final = Option(
     "this half-width, relative to the median; judged by earlier undisturbed runs",
     group=HOW,
     read=percentage,
+)
+MINUTES: Final = Option(
+    metavar="N",
+    help="end after N minutes with the answer so far; what is missing is named",
+    group=HOW,
+    read=partial(positive_time, unit="minutes", most=1440),
+    not_in_sweeps="limits a whole command; nearest: pydlbench sweep --minutes N",
 )
 SEED: Final = Option(
     metavar="N",
@@ -406,6 +413,7 @@ class ModelOptions(Measuring):
     """Options of commands with a MODEL."""
 
     model: str = MODEL()
+    minutes: float | None = MINUTES()
     threads: int | None = THREADS()
     seed: int = SEED()
     set_: tuple[tuple[str, str], ...] = SET()
@@ -444,7 +452,7 @@ class ModelOptions(Measuring):
         "seconds that your code may take, to build the model and run it a few times or for a batch "
         f"of samples, before its row fails (default: {CODE_LIMIT_S:.0f})",
         group=USER_MODEL,
-        read=positive_seconds,
+        read=positive_time,
     )
 
 

@@ -35,6 +35,7 @@ _REFUSED: Final = {
     "feed": "the script says what is fed; nearest: leave it out",
     "budget": "the script says how long it runs; nearest: --steps N",
     "repetitions": "the script runs once; nearest: leave it out",
+    "minutes": "the script says how long it runs; nearest: --steps N",
     "width": "the script runs once; nearest: leave it out",
     "phase": "the script says which phases; nearest: leave it out",
     **dict.fromkeys(

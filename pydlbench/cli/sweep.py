@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.cli.options import (
     FAIL_ON,
+    MINUTES,
     RESUME,
     CommandOptions,
     MarkdownOutput,
@@ -57,6 +58,7 @@ class SweepOptions(Measuring, MarkdownOutput):
         "check the file, list its rows and say how long they may take; measure nothing"
     )
     fail_on: tuple[str, float] | None = FAIL_ON()
+    minutes: float | None = MINUTES()
     resume: str | None = RESUME(
         help="continue a run that was interrupted: measure what is missing or has failed"
     )

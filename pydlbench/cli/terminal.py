@@ -83,16 +83,16 @@ def tell(text: str) -> None:
 
 
 # -----------------------------------------------------------------------------
-# Progress: a bar on a terminal, elsewhere lines at growing intervals.
+# Progress: a bar on a terminal, elsewhere a line every ten seconds.
 
 _FORMAT: Final = "{n_fmt}/{total_fmt} {bar} {elapsed}<{remaining} {postfix}"
 
 
 class ProgressLine:
-    """Shows finished rows, all rows and the next row; ``close`` it before anything is printed.
+    """Shows what is finished, the rest, and the next; ``close`` it before anything is printed.
 
     A thread updates it, because a single row may take minutes. On a terminal it draws a bar,
-    elsewhere (a log, a pipe) it prints a line at growing intervals.
+    elsewhere (a log, a pipe) it prints a line every ten seconds.
     """
 
     def __init__(
@@ -115,8 +115,7 @@ class ProgressLine:
                 lines.
             delay_s: Seconds before the bar appears.
             every_s: Seconds between two updates of the elapsed time.
-            line_s: Seconds before the first line without a terminal; each interval is half as long
-                again as the last one, up to ten minutes.
+            line_s: Seconds between two lines without a terminal.
             now: Function that returns the time in seconds; tests replace it.
         """
         self._stream, self._delay_s, self._every_s, self._now = stream, delay_s, every_s, now
@@ -126,7 +125,7 @@ class ProgressLine:
         self._start = now()
         self._line_s, self._next_line = line_s, self._start + line_s
         self._bar: tqdm[Any] | None = None
-        self._state = (0, 1, "")
+        self._state: tuple[float, int, str] = (0, 1, "")
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
@@ -136,8 +135,8 @@ class ProgressLine:
         """Return the display that a command's options define, on standard error."""
         return cls(sys.stderr, quiet=args.quiet, verbose=args.verbose)
 
-    def __call__(self, done: int, total: int, label: str) -> None:
-        """Show that ``done`` of ``total`` rows are finished and ``label`` is being timed."""
+    def __call__(self, done: float, total: int, label: str) -> None:
+        """Show that ``done`` of ``total`` parts are finished and ``label`` is being timed."""
         if not self._enabled:
             return
         before, self._state = self._state, (done, total, label)
@@ -182,7 +181,6 @@ class ProgressLine:
                 if self._terminal and now - self._start >= self._delay_s:
                     self._update(now - self._start)
                 elif not self._terminal and now >= self._next_line:
-                    self._line_s = min(1.5 * self._line_s, 600.0)
                     self._next_line = now + self._line_s
                     print(self._line(), file=self._stream, flush=True)
             except (OSError, ValueError):
@@ -192,7 +190,7 @@ class ProgressLine:
         done, total, label = self._state
         elapsed = self._now() - self._start
         rest = f", about {_duration(elapsed * (total - done) / done)} left" if done else ""
-        return f"{done} of {total} done after {_duration(elapsed)}{rest}: {label}"
+        return f"{int(done)} of {total} done after {_duration(elapsed)}{rest}: {label}"
 
     def _update(self, late_s: float) -> None:
         done, total, label = self._state

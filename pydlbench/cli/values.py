@@ -93,16 +93,22 @@ def device_names(option: str, text: str) -> list[str]:
     return [device(option, split) for split in splits(option, text)]
 
 
-def positive_seconds(option: str, text: str) -> float:
-    """Return ``text`` as a positive number of seconds.
+def positive_time(option: str, text: str, unit: str = "s", most: int = 86400) -> float:
+    """Return ``text`` as a positive time in seconds, or in another unit.
+
+    Args:
+        option: name of the option, for messages.
+        text: value as it was given.
+        unit: name of the unit, for messages.
+        most: longest time.
 
     Raises:
         UsageError: The text is no positive number.
     """
     value = real(option, text, "2", endless=True)
-    if not 0 < value <= 86400:
-        near = "0.1" if value <= 0 else "86400"
-        raise UsageError(f"{option} {text}: must lie between 0 and 86400 s; nearest: {near}")
+    if not 0 < value <= most:
+        near = "0.1" if value <= 0 else most
+        raise UsageError(f"{option} {text}: must lie between 0 and {most} {unit}; nearest: {near}")
     return value
 
 

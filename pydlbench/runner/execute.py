@@ -143,7 +143,8 @@ class Results:
             interruption also of rows with some of their repetitions. In the order of the tasks.
         parts: results that rows are made of: kernels, agreements.
         run: time, command, device and environment.
-        interrupted: whether Ctrl-C or SIGTERM ended the run.
+        interrupted: whether Ctrl-C, SIGTERM or a time limit ended the run.
+        expired: whether that was the time limit.
         trouble: the error that ended the run after something was finished.
         where: how other commands find the run: `` --store FILE`` if the file was named; None if the
             run is not stored.
@@ -154,6 +155,7 @@ class Results:
     outcomes: Sequence[Result]
     parts: Mapping[str, Result]
     interrupted: bool = False
+    expired: bool = False
     trouble: PydlbenchError | None = None
     where: str | None = None
 
@@ -208,8 +210,8 @@ def _verdict(error: PydlbenchError) -> tuple[str, str]:
 class RunProgress(Protocol):
     """Shows the progress of a run."""
 
-    def __call__(self, done: int, total: int, label: str) -> None:
-        """Show the number of finished rows, that of all rows, and what comes next."""
+    def __call__(self, done: float, total: int, label: str) -> None:
+        """Show what is finished of all rows, or of the parts of the only row; and what is next."""
 
     def close(self) -> None:
         """Remove the progress line."""
@@ -260,7 +262,8 @@ def execute(
     finally:
         progress.close()
     run = recorder.own(loop.described())
-    results = Results(loop.total, run, loop.outcomes, loop.parts, interrupted, trouble)
+    expired = interrupted and recorder.interrupts.expired
+    results = Results(loop.total, run, loop.outcomes, loop.parts, interrupted, expired, trouble)
     keys = [row_key(task, row) for task in tasks for row in task.rows]
     recorder.finish(run, results.status, keys)
     results.where = recorder.where if recorder.begun else None
@@ -384,9 +387,12 @@ class _Loop:
 
         def advance(done: float, total: int, label: str) -> None:
             self.start()  # not earlier: only now the GPU's name is known
+            if self.total == 1:
+                self._progress(min(done, total), total, label)
+                return
             here = missing * min(done / max(total, 1), 1.0)
             # Finished rows count even if the task does not report them.
-            self._progress(max(int(before + here), len(self._listed)), self.total, label)
+            self._progress(max(before + here, len(self._listed)), self.total, label)
 
         return View(
             tolerant=self.tolerant,
@@ -422,7 +428,8 @@ class _Loop:
                 result = before
             elif result.table:
                 key = result.key if row is None else row_key(task, row)
-                result = dataclasses.replace(result, key=key)
+                so_far = {"interrupted": True} if result.so_far else {}
+                result = dataclasses.replace(result, key=key, document=result.document | so_far)
                 self._recorder.add(result.table, result.document, key)
                 # With the probes for the row, so that a run that is killed has them.
                 self._recorder.describe(self.described)
@@ -458,8 +465,8 @@ class _Loop:
             result = Result(entry.table, document, key=entry.key)
             if result.status not in ANSWERED:
                 incomplete.add(kernel_of(entry.key) or "")
-            elif document.get("interrupted") or result.partial:
-                continue  # a diagnosis that Ctrl-C ended is measured again
+            elif result.partial:
+                continue  # what Ctrl-C ended is measured again
             elif entry.key is not None:
                 self._done[entry.key] = result
                 if row := kernel_of(entry.key):

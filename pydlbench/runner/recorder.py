@@ -26,21 +26,34 @@ class OneInterrupt:
     """Context in which only the first SIGINT or SIGTERM raises ``KeyboardInterrupt``.
 
     Users press Ctrl-C twice, and batch systems send SIGTERM before SIGKILL; finished results are
-    stored and shown nevertheless. It does nothing outside of the main thread, and leaves signals
-    alone that are ignored or handled by others.
+    stored and shown nevertheless. A time limit ends the context in the same way. It does nothing
+    outside of the main thread, and leaves signals alone that are ignored or handled by others.
+
+    Args:
+        limit_s: seconds after which ``KeyboardInterrupt`` is raised, too; None for no limit.
+
+    Attributes:
+        expired: whether the limit raised it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, limit_s: float | None = None) -> None:
+        self.expired = False
+        self._limit_s = limit_s
         self._listening = True
         self._held = self._pending = False
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Self:
+        usual: dict[signal.Signals, Any]
         usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+        if self._limit_s is not None:
+            usual[signal.SIGALRM] = signal.SIG_DFL
         if threading.current_thread() is threading.main_thread():
             for number, handler in usual.items():
                 if signal.getsignal(number) is handler:
                     self._before[number] = signal.signal(number, self._handle)
+        if self._limit_s is not None and signal.SIGALRM in self._before:
+            signal.setitimer(signal.ITIMER_REAL, self._limit_s)
         return self
 
     def __exit__(
@@ -49,6 +62,8 @@ class OneInterrupt:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if signal.SIGALRM in self._before:
+            signal.setitimer(signal.ITIMER_REAL, 0)
         for number, handler in self._before.items():
             signal.signal(number, handler)
         self._before.clear()
@@ -69,10 +84,11 @@ class OneInterrupt:
                 self._pending = False
                 raise KeyboardInterrupt
 
-    def _handle(self, *_: object) -> None:
+    def _handle(self, number: int, _frame: object = None) -> None:
         if not self._listening:
             return
         self._listening = False
+        self.expired = number == signal.SIGALRM
         if self._held:
             self._pending = True
         else:
@@ -99,6 +115,7 @@ class RowRecorder:
         quiet: do not say where the run is stored.
         named: whether the store was named with ``--store``.
         resumed: the run to resume; None for a new one.
+        limit_s: seconds after which measuring ends like after Ctrl-C; None for no limit.
 
     Attributes:
         store: the store.
@@ -119,10 +136,11 @@ class RowRecorder:
         quiet: bool = False,
         named: bool = False,
         resumed: RunInfo | None = None,
+        limit_s: float | None = None,
     ) -> None:
         self.store, self.resumed = store, resumed
         self.before = store.record(resumed.id) if store is not None and resumed else None
-        self.interrupts = OneInterrupt()
+        self.interrupts = OneInterrupt(limit_s)
         self.given = 0
         self._make, self._kind, self._tell = make, kind, tell
         self._quiet, self._named = quiet, named

@@ -50,6 +50,8 @@ class Result:
         detail: record that the document was made of, or anything else that a command prints. It is
             not stored, so earlier results of a resumed run have none.
         place: see :class:`Task`; the loop sets it.
+        so_far: whether a later result of the same row is to replace it: the answer that a row has
+            if the run ends before that. Its document says ``interrupted``.
     """
 
     table: str
@@ -58,6 +60,7 @@ class Result:
     key: str | None = None
     detail: Any = None
     place: str = ""
+    so_far: bool = False
 
     @property
     def status(self) -> str:
@@ -71,8 +74,11 @@ class Result:
 
     @property
     def partial(self) -> bool:
-        """Whether it lacks some of its repetitions."""
-        return self.document.get("stop_rule") == "interrupted"
+        """Whether it lacks some of its repetitions or parts."""
+        known = self.document
+        return bool(self.so_far or known.get("interrupted")) or (
+            known.get("stop_rule") == "interrupted"
+        )
 
     def record(self, kind: type[_Record]) -> _Record:
         """Return the record, as it was measured or as read from an earlier attempt."""
