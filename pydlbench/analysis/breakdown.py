@@ -25,6 +25,7 @@ from pydlbench.analysis.call_times import CallSeconds, CallTimes, Experiment, St
 from pydlbench.grouping import group_by
 from pydlbench.records.breakdown import (
     LEVELS,
+    NOT_MEASURED,
     Breakdown,
     BrokenDownCall,
     BrokenDownModule,
@@ -141,6 +142,10 @@ class _Analysis:
         others = [place for place in every if known[place].alone is None]
         self._not_alone = [place for place in others if known[place].native]
         self._without_time = [place for place in others if not known[place].native]
+        self._limited = [*self._layered, *self._not_alone]
+        if parts.later:
+            self._limited = [place for place in every if known[place].limit is not None]
+            self._not_measured.append(f"native layers, calls alone, experiments: {parts.later}")
         self._columns: list[_Column] = []
         places = [place for place in self._layered if self._in_place(self._call(place))]
         if places:
@@ -190,9 +195,25 @@ class _Analysis:
 
         In each round they add up to the time of the step.
         """
-        if layered := [*self._layered, *self._not_alone]:
-            self._add("limit", "limit", "limit", layered, lambda call: call.limit or 0.0)
-            self._add(DIFFERENCES["native"], "difference", "native", layered, _kernels)
+        if self._limited:
+            self._add("limit", "limit", "limit", self._limited, lambda call: call.limit or 0.0)
+        if self._parts.later:
+            self._add(
+                NOT_MEASURED,
+                "difference",
+                "in_context",
+                range(len(self._parts.calls)),
+                lambda call: call.in_context - (call.limit or 0.0),
+                "the calls' share of a traced step, of the step, minus the limit",
+            )
+        else:
+            self._add_levels()
+        self._add_between()
+
+    def _add_levels(self) -> None:
+        """Add the terms between the limit and the calls in the step."""
+        if self._limited:
+            self._add(DIFFERENCES["native"], "difference", "native", self._limited, _kernels)
         for level, calls, of_call in (
             ("alone", self._layered, _choice),
             ("in_context", self._by_itself, _context),
@@ -221,6 +242,9 @@ class _Analysis:
             lambda call: call.in_context,
             "calls that are not run alone: their share of the traced step",
         )
+
+    def _add_between(self) -> None:
+        """Add the time between the calls of the step."""
         for place, name in enumerate(self._parts.gaps):
             every = [gaps_s[place] for gaps_s in self._rounds.in_step.gaps_s]
             seconds = dict(zip(self._rounds.step_s, every, strict=True))
@@ -411,8 +435,11 @@ class _Analysis:
         for place, name in enumerate(LEVELS):
             below = LEVELS[: place + 1]
             own = [number for number, term in enumerate(terms) if term.level in below]
-            if name in ("limit", "native") and not (self._layered or self._not_alone):
-                reasons[name] = "no native layer stands for a call"
+            if name in ("native", "alone") and self._parts.later:
+                reasons[name] = self._parts.later
+            elif name in ("limit", "native") and not self._limited:
+                early = "no limit of a call is known"
+                reasons[name] = early if self._parts.later else "no native layer stands for a call"
             elif name == "alone" and not self._by_itself:
                 reasons[name] = "no call was run alone"
             else:

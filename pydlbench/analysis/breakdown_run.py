@@ -1,4 +1,9 @@
-"""A step broken down in stages: calls are recorded, subjects prepared, timed, and compared.
+"""A step broken down in stages, each of which leaves an answer.
+
+The calls of the step are recorded. Three coarse rounds time the step and the traced step: their
+answers have the limit, the calls in the step and the step; all else is one term, *not measured*.
+Then the native layers are searched for, the calls are prepared to run alone, and all rounds that
+follow visit all subjects. After each round there is an answer.
 
 Each round visits the subjects in random order, with all other processes stopped:
 
@@ -17,7 +22,7 @@ import contextlib
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -57,7 +62,7 @@ from pydlbench.backends import capabilities
 from pydlbench.backends.base import KernelFacts
 from pydlbench.backends.steps import requests
 from pydlbench.backends.steps.device import DeviceOperators
-from pydlbench.errors import PydlbenchError, UnsupportedError, WorkerError
+from pydlbench.errors import PydlbenchError, UnsupportedError, UsageError, WorkerError
 from pydlbench.records.breakdown import BreakdownRecord
 from pydlbench.records.forecast import ForecastRecord
 from pydlbench.records.measurement import Measurement
@@ -68,7 +73,7 @@ from pydlbench.records.trace import TraceFacts, Tracing, program_hash
 from pydlbench.runner.session import Session
 from pydlbench.steps.prepare import prepare_step
 from pydlbench.steps.run import step_policy
-from pydlbench.steps.traced import traced_rounds, tracing_of
+from pydlbench.steps.traced import limits_of, traced_rounds, tracing_of
 from pydlbench.study.loop import Size, Study, Subject, random_order
 from pydlbench.study.table import SampleTable
 from pydlbench.timing.chunk import Chunk, ChunkRequest
@@ -114,51 +119,106 @@ _NOT_WARM: Final = -1
 # Executions of each call alone in a row: the first behind other calls, the last with its operands
 # in caches.
 _REPEATS: Final = 2
+# Rounds of the step and the traced step alone. Intervals of two would be five times as wide.
+_COARSE_ROUNDS: Final = 3
+# Stages besides the rounds: processes, recorded step, traced step, native layers, calls alone.
+_PREPARING_STAGES: Final = 5
+# Why parts have no time in the answers of the coarse rounds.
+_LATER: Final = "the breakdown ended before they were timed"
 # Checks are the business of ``pydlbench step``.
 _PREPARATION: Final = StepPreparation(checks=False)
 
 
-def break_down_step(
+def break_down_step(step: StepSpec, session: Session, **how: Any) -> BreakdownRecord:
+    """Measure a step and its parts, and return where its time goes; see :func:`broken_down`."""
+    *_, record = broken_down(step, session, **how)
+    return record
+
+
+def broken_down(
     step: StepSpec,
     session: Session,
     *,
     rounds: int = LEAST_ROUNDS,
-    native: Mapping[KernelSpec, Measurement] | None = None,
+    known: Callable[[KernelSpec], Measurement | None] = lambda _: None,
+    keep: Callable[[KernelSpec, Measurement], None] = lambda *_: None,
     forecast: Callable[[StepSpec], ForecastRecord | str] = lambda _: "",
-    tell: Callable[[str], None] = lambda _: None,
-) -> BreakdownRecord:
-    """Measure a step and its parts, and return where its time goes.
+    advance: Callable[[float, int, str], None] = lambda *_: None,
+) -> Iterator[BreakdownRecord]:
+    """Measure a step and its parts; yield where its time goes, as far as known, after each round.
+
+    An error after the first answer ends the rounds: the last answer says why.
 
     Args:
         step: the step.
         session: provides the workers.
-        rounds: number of rounds, each with a new process for the step; at least four.
-        native: rows of native kernels that were found before.
+        rounds: number of rounds after the coarse ones, at least four; the step has a new process in
+            each.
+        known: returns the row of a native kernel that was found before; None if there is none.
+        keep: called with each native kernel that was found, and its row.
         forecast: forecasts the step from stored rows, or returns why it cannot; called once the
             step's calls are listed, before anything of it is timed.
-        tell: called with the name of what comes next.
+        advance: called with the number of stages done, that of all stages, and what comes next.
 
     Raises:
         UsageError: no such model or option.
         UnsupportedError: the step cannot be traced; says why.
-        WorkerError: a worker died.
+        WorkerError: a worker died before there was an answer.
     """
     begin = time.monotonic()
-    with _bench(step, session, max(LEAST_ROUNDS, rounds), native or {}, tell) as bench:
+    rounds = max(LEAST_ROUNDS, rounds)
+    stages = _Stages(advance, _COARSE_ROUNDS + rounds)
+    with _bench(step, session, rounds, NativeLayers(session, step.device, known, keep), stages) as (
+        bench
+    ):
         recording = _record(bench)
         predicted = forecast(step)
-        prepared = _prepare(bench, recording)
-        measured = _Rounds(bench, recording, prepared).take()
-        notes = [*recording.notes]
-        if isinstance(predicted, str):
-            notes += [f"no forecast: {predicted}"] if predicted else []
-        notes += prepared.notes
-        record = _derive(bench, recording, prepared, measured, notes)
-        return msgspec.structs.replace(
-            record,
-            forecast_s=None if isinstance(predicted, str) else predicted.seconds,
-            seconds=time.monotonic() - begin,
-        )
+        measuring = _Rounds(bench, recording)
+
+        def answer(rest: str = "") -> BreakdownRecord:
+            record = _derive(bench, recording, measuring, rest)
+            seconds = time.monotonic() - begin
+            if not isinstance(predicted, str):
+                return msgspec.structs.replace(
+                    record, forecast_s=predicted.seconds, seconds=seconds
+                )
+            notes = (*record.notes, *([f"no forecast: {predicted}"] if predicted else []))
+            return msgspec.structs.replace(record, notes=notes, seconds=seconds)
+
+        try:
+            for _ in range(_COARSE_ROUNDS):
+                measuring.take()
+                yield answer(_LATER)
+            measuring.prepare()
+            for _ in range(rounds):
+                measuring.take()
+                yield answer()
+        except PydlbenchError as error:
+            if isinstance(error, UsageError) or not measuring.answered:
+                raise
+            yield answer(f"ended early: {' '.join(str(error).split())}")
+
+
+class _Stages:
+    """Counts the stages of a breakdown for its progress.
+
+    Args:
+        advance: see :func:`broken_down`.
+        rounds: number of all rounds, one stage each.
+    """
+
+    def __init__(self, advance: Callable[[float, int, str], None], rounds: int) -> None:
+        self._advance, self._total = advance, _PREPARING_STAGES + rounds
+        self._begun = 0
+
+    def begin(self, label: str) -> None:
+        """Begin the next stage."""
+        self._begun += 1
+        self.within(0.0, label)
+
+    def within(self, share: float, label: str) -> None:
+        """Say that a share of the present stage is done."""
+        self._advance(self._begun - 1 + share, self._total, label)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,7 +234,7 @@ class _Bench:
         native: the native layers of the step.
         rounds: number of rounds.
         kernels: all prepared kernels, which are released at the end.
-        tell: called with the name of what comes next.
+        stages: shows the progress.
     """
 
     step: StepSpec
@@ -184,7 +244,7 @@ class _Bench:
     native: NativeLayers
     rounds: int
     kernels: list[Prepared | None]
-    tell: Callable[[str], None]
+    stages: _Stages
 
     @property
     def takes_operands(self) -> bool:
@@ -220,25 +280,25 @@ class _Bench:
 
 @contextlib.contextmanager
 def _bench(
-    step: StepSpec,
-    session: Session,
-    rounds: int,
-    native: Mapping[KernelSpec, Measurement],
-    tell: Callable[[str], None],
+    step: StepSpec, session: Session, rounds: int, native: NativeLayers, stages: _Stages
 ) -> Iterator[_Bench]:
-    """Start the processes; release all kernels and close the additional sessions at the end."""
+    """Start the first processes; release all kernels and close additional sessions at the end."""
     bench = _Bench(
         step=step,
         session=session,
         fresh=(session.sibling(), session.sibling()),
         folding=session.sibling(),
-        native=NativeLayers(session, step.device, native),
+        native=native,
         rounds=rounds,
         kernels=[],
-        tell=tell,
+        stages=stages,
     )
     try:
-        _start(bench)
+        stages.begin("processes")
+        # Each imports for seconds on one core.
+        start_together(
+            [each.worker(step.framework, step.device) for each in (session, bench.fresh[0])]
+        )
         yield bench
     finally:
         with releasing(bench.kernels):
@@ -246,20 +306,6 @@ def _bench(
         bench.native.close()
         for other in (*bench.fresh, bench.folding):
             other.close()
-
-
-def _start(bench: _Bench) -> None:
-    """Start the processes that stay at the same time: each imports for seconds on one core."""
-    step, session = bench.step, bench.session
-    bench.tell("processes")
-    workers = [session.worker(step.framework, step.device)]
-    if step.on_gpu:
-        workers.append(session.worker("native", step.device))
-    else:
-        workers += [session.worker(step.framework, step.device, warm=True), session.worker()]
-    if bench.takes_operands:
-        workers.append(session.worker(step.framework, step.device, warm=True, logging=True))
-    start_together(workers)
 
 
 # --- the calls of the step ------------------------------------------------------------------------
@@ -287,7 +333,7 @@ class _Recording:
 def _record(bench: _Bench) -> _Recording:
     """Prepare the step that is traced, and list its calls."""
     step, session = bench.step, bench.session
-    bench.tell("recorded step")
+    bench.stages.begin("recorded step")
     kernel = bench.prepare()
     trace = kernel.trace()
     notes = []
@@ -325,78 +371,6 @@ class _PreparedCalls:
     alone: ReadyCalls | None = None
     logged: ReadyCalls | None = None
     no_log: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Prepared:
-    """All that stays over the rounds.
-
-    Attributes:
-        subjects: all subjects that stay over the rounds.
-        traced: the traced step.
-        tracing: how it is traced, and what that costs.
-        calls: the calls alone.
-        folds: whether to try the step with folded batch norm.
-        not_made: steps with one thing changed that could not be prepared, with the reason.
-        notes: notes for the reader.
-    """
-
-    subjects: Sequence[Subject]
-    traced: TracedStep
-    tracing: Tracing
-    calls: _PreparedCalls
-    folds: bool
-    not_made: Sequence[str]
-    notes: Sequence[str]
-
-
-def _prepare(bench: _Bench, recording: _Recording) -> _Prepared:
-    """Prepare all that stays over the rounds."""
-    step, trace = bench.step, recording.trace
-    bench.tell("traced step")
-    # Sequential: each runs a step, and two at a time would contend for the cores. The C library
-    # does not allocate a GPU's memory.
-    kept = None if step.on_gpu else _prepare_kept(bench)
-    rounds, tracing = traced_rounds(recording.kernel, trace, briefly=True)
-    traced = TracedStep(recording.kernel, tracing.way, len(trace.calls), len(trace.gaps))
-    # The size is known: no step has to run to find it.
-    size = Size(execution_s=tracing.traced_s, wall_s=tracing.traced_s + tracing.untraced_s)
-    policy = bench.parts_policy()
-    subjects = [Subject(key=TRACED, sample=traced.sample, policy=policy, size=size)]
-    not_made = []
-    if kept is not None:
-        plain = _trace_kept(kept, trace, tracing.way)
-        if isinstance(plain, str):
-            not_made.append(_lack(STEP_KEPT, plain))
-        else:
-            size = replace(size, process=_NOT_WARM)
-            subjects.append(Subject(key=STEP_KEPT, sample=plain.sample, policy=policy, size=size))
-    # The last is the time between calls.
-    seconds = zip(trace.calls, rounds.middle(len(trace.calls))[:-1], strict=True)
-    calls_s = sum({call.signature: call_s for call, call_s in seconds}.values())
-    bench.tell("native layers")
-    subjects += bench.native.find(recording.mapped, bench.rounds, bench.kernel_policy)
-    notes = [*bench.native.notes]
-    norms = not trace.compiled and any(_NORM in call.operator for call in trace.calls)
-    if norms:
-        notes.append(_UNFUSED.format(framework=step.framework, mode=step.mode))
-    bench.tell("calls alone")
-    calls = _prepare_calls(bench, recording, calls_s)
-    subjects += calls.subjects
-    if calls.alone is not None and not step.on_gpu:
-        notes += calls.alone.notes
-    if not (step.on_gpu or trace.compiled):
-        subjects += _prepare_probes(bench)
-    return _Prepared(
-        subjects=subjects,
-        traced=traced,
-        tracing=tracing,
-        calls=calls,
-        # Statistics of a minibatch cannot be folded into weights.
-        folds=norms and not step.backward,
-        not_made=not_made,
-        notes=notes,
-    )
 
 
 def _prepare_kept(bench: _Bench) -> RemoteKernel[StepFacts] | str:
@@ -481,91 +455,148 @@ def _prepare_probes(bench: _Bench) -> list[Subject]:
 # --- rounds ---------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Measured:
-    """What the rounds have measured.
-
-    Attributes:
-        table: all visits.
-        tracing: how calls were timed, and what that cost over all rounds.
-        not_made: steps with one thing changed that were not measured, with the reason.
-        no_log: why nothing is known that only a log tells; empty if there is a log.
-        notes: which subjects failed, and why.
-    """
-
-    table: SampleTable
-    tracing: Tracing
-    not_made: Sequence[str]
-    no_log: str
-    notes: Sequence[str]
-
-
 class _Rounds:
     """Takes the rounds, with a new process for the step in each.
 
     A subject that fails has no part in later rounds.
+
+    Attributes:
+        calls: the calls alone, once they are prepared.
+        whole: whether all subjects were visited.
+        not_made: steps with one thing changed that were not measured, with the reason.
+        no_log: why nothing is known that only a log tells; empty if there is a log.
+        notes: notes for the reader: layers without a native row; which subjects failed, and why.
     """
 
-    def __init__(self, bench: _Bench, recording: _Recording, prepared: _Prepared) -> None:
-        self._bench, self._recording, self._prepared = bench, recording, prepared
-        session, step = bench.session, bench.step
+    def __init__(self, bench: _Bench, recording: _Recording) -> None:
+        self._bench, self._recording = bench, recording
+        session, step, trace = bench.session, bench.step, recording.trace
         # Bursts on the cores tell nothing about a GPU.
         self._study = Study(
             random_order(session.options.seed), None if step.on_gpu else session.interference
         )
-        self._subjects = list(prepared.subjects)
-        untraced_s = prepared.tracing.untraced_s
-        size = Size(execution_s=untraced_s, wall_s=untraced_s)
+        bench.stages.begin("traced step")
+        rounds, tracing = traced_rounds(recording.kernel, trace, briefly=True)
+        self._way, self._tracing_notes = tracing.way, tracing.notes
+        self._traced = TracedStep(recording.kernel, tracing.way, len(trace.calls), len(trace.gaps))
+        # The last is the time between calls.
+        seconds = zip(trace.calls, rounds.middle(len(trace.calls))[:-1], strict=True)
+        self._calls_s = sum({call.signature: call_s for call, call_s in seconds}.values())
+        # The size is known: no step has to run to find it.
+        wall_s = tracing.traced_s + tracing.untraced_s
+        self._size = Size(execution_s=tracing.traced_s, wall_s=wall_s)
+        self._subjects = [
+            Subject(
+                key=TRACED,
+                sample=self._traced.sample,
+                policy=bench.parts_policy(),
+                size=self._size,
+            )
+        ]
+        size = Size(execution_s=tracing.untraced_s, wall_s=tracing.untraced_s)
         # Sizes of the steps in new processes.
         self._sizes: dict[str, Size | None] = dict.fromkeys((STEP, STEP_FOLDED, STEP_GRAPH), size)
         # Whether the step with folded batch norm can be prepared, and the step be captured into a
         # graph, as far as is known.
-        self._folds, self._replays = prepared.folds, step.on_gpu
+        self._folds, self._replays = False, step.on_gpu
         # Whether the traced step and calls alone are in one process.
         self._shares_process = step.on_gpu
-        self._traced = prepared.traced
-        self._not_made = dict.fromkeys(prepared.not_made)
-        self._no_log = prepared.calls.no_log
-        self._notes: list[str] = []
+        self._number = 0
+        # Rounds whose process died, of which only the second ends the breakdown.
+        self._lost = 0
+        self.calls: _PreparedCalls | None = None
+        self.whole = False
+        self.not_made: dict[str, None] = {}
+        self.no_log = ""
+        self.notes: list[str] = []
 
-    def take(self) -> _Measured:
-        """Take all rounds.
+    @property
+    def table(self) -> SampleTable:
+        """All visits."""
+        return self._study.table
+
+    @property
+    def answered(self) -> bool:
+        """Whether there is an answer: a round has both the step and the traced step."""
+        return STEP in self.table and TRACED in self.table
+
+    @property
+    def tracing(self) -> Tracing:
+        """How calls were timed, and what that cost over all rounds."""
+        first, *others = self._traced.rounds
+        return tracing_of(self._recording.trace, self._way, sum(others, first), self._tracing_notes)
+
+    def prepare(self) -> None:
+        """Prepare all subjects besides the step and the traced step, for the rounds to come."""
+        bench, recording = self._bench, self._recording
+        step, session, trace = bench.step, bench.session, recording.trace
+        bench.stages.begin("native layers")
+        workers = [session.worker("native", step.device)]
+        if not step.on_gpu:
+            workers.append(session.worker(step.framework, step.device, warm=True))
+        if bench.takes_operands:
+            workers.append(session.worker(step.framework, step.device, warm=True, logging=True))
+        start_together(workers)
+        subjects = bench.native.find(
+            recording.mapped, bench.rounds, bench.kernel_policy, bench.stages.within
+        )
+        self.notes += bench.native.notes
+        bench.stages.begin("calls alone")
+        # The C library does not allocate a GPU's memory.
+        if not step.on_gpu:
+            plain = _trace_kept(_prepare_kept(bench), trace, self._way)
+            if isinstance(plain, str):
+                self.not_made[_lack(STEP_KEPT, plain)] = None
+            else:
+                size = replace(self._size, process=_NOT_WARM)
+                policy = bench.parts_policy()
+                subjects.append(
+                    Subject(key=STEP_KEPT, sample=plain.sample, policy=policy, size=size)
+                )
+        if norms := not trace.compiled and any(_NORM in call.operator for call in trace.calls):
+            self.notes.append(_UNFUSED.format(framework=step.framework, mode=step.mode))
+        # Statistics of a minibatch cannot be folded into weights.
+        self._folds = norms and not step.backward
+        calls = _prepare_calls(bench, recording, self._calls_s)
+        subjects += calls.subjects
+        if calls.alone is not None and not step.on_gpu:
+            self.notes += calls.alone.notes
+        if not (step.on_gpu or trace.compiled):
+            subjects += _prepare_probes(bench)
+        self._subjects += subjects
+        self.no_log = calls.no_log
+        self.calls = calls
+
+    def take(self) -> None:
+        """Take the next round.
 
         Raises:
             PydlbenchError: the step, or the traced step, failed.
         """
-        for number in range(self._bench.rounds):
-            self._bench.tell(f"round {number + 1} of {self._bench.rounds}")
-            self._take(number)
-        first, *others = self._traced.rounds
-        prepared = self._prepared
-        return _Measured(
-            table=self._study.table,
-            tracing=tracing_of(
-                self._recording.trace,
-                prepared.traced.way,
-                sum(others, first),
-                prepared.tracing.notes,
-            ),
-            not_made=tuple(self._not_made),
-            no_log=self._no_log,
-            notes=self._notes,
-        )
-
-    def _take(self, number: int) -> None:
+        number, self._number = self._number, self._number + 1
         bench, step = self._bench, self._bench.step
+        total = _COARSE_ROUNDS + bench.rounds
+        bench.stages.begin(f"round {number + 1} of {total}")
         fresh = bench.fresh[number % 2]
         if number % 2 == 0:  # the process of the next round waits, stopped while others are timed
-            ahead = bench.fresh[: bench.rounds - number]
+            ahead = bench.fresh[: total - number]
             ahead += (bench.folding,) * self._folds
             start_together([session.worker(step.framework, step.device) for session in ahead])
-        kernel = prepare_step(step, fresh, preparation=_PREPARATION)
+        try:
+            kernel = prepare_step(step, fresh, preparation=_PREPARATION)
+        except WorkerError as error:
+            self._note({STEP: error})
+            return
         folds = self._folds and number % _FOLDED_PERIOD > 0
         folded = self._prepare_folded(number) if folds else []
         steps = [self._fresh_step(STEP, kernel, number), *folded]
-        due = [subject for subject in self._subjects if self._is_due(subject.key, number)]
+        due = [
+            subject
+            for subject in self._subjects
+            if self._is_due(subject.key, number - _COARSE_ROUNDS)
+        ]
         errors = self._study.take([*steps, *due], first=number)
-        if self._replays and not errors:
+        if self._replays and self.calls is not None and not errors:
             # Last, so that side effects of a capture are in no other time.
             steps.append(self._replayed(kernel, number))
             errors = self._study.take(steps[-1:], first=number)
@@ -574,6 +605,7 @@ class _Rounds:
         if folds:
             bench.folding.worker(step.framework, step.device).close()
         self._note(errors)
+        self.whole = self.calls is not None
 
     def _note(self, errors: dict[Hashable, PydlbenchError]) -> None:
         """Note why subjects of a round failed, and take them out of later ones.
@@ -585,20 +617,26 @@ class _Rounds:
             del errors[TRACED]
             self._trace_anew()
         for key in (STEP, TRACED):
-            if key in errors:
-                raise errors[key]
+            error = errors.pop(key, None)
+            if isinstance(error, WorkerError) and self.answered and not self._lost:
+                self._lost += 1
+                self.notes.append(f"a round lacks the {key}: {' '.join(str(error).split())}")
+                if key == TRACED:
+                    self._trace_anew()
+            elif error is not None:
+                raise error
         failed: dict[str, list[str]] = {}
         for subject, error in errors.items():
             words = " ".join(str(error).split())
             if subject in _CHANGES:
                 self._folds = self._folds and subject != STEP_FOLDED
                 self._replays = self._replays and subject != STEP_GRAPH
-                self._not_made[_lack(str(subject), words)] = None
+                self.not_made[_lack(str(subject), words)] = None
                 continue
             failed.setdefault(words, []).append(str(getattr(subject, "label", subject)))
-            if subject == LOG and LOG not in self._study.table:
-                self._no_log = words
-        self._notes += (f"{some_names(names)}: {words}" for words, names in failed.items())
+            if subject == LOG and LOG not in self.table:
+                self.no_log = words
+        self.notes += (f"{some_names(names)}: {words}" for words, names in failed.items())
         self._subjects = [subject for subject in self._subjects if subject.key not in errors]
 
     def _fresh_step(self, key: str, kernel: RemoteKernel[StepFacts], number: int) -> Subject:
@@ -620,7 +658,7 @@ class _Rounds:
             kernel = prepare_step(self._bench.step, self._bench.folding, preparation=preparation)
         except PydlbenchError as error:
             self._folds = False
-            self._not_made[_lack(STEP_FOLDED, str(error))] = None
+            self.not_made[_lack(STEP_FOLDED, str(error))] = None
             return []
         return [self._fresh_step(STEP_FOLDED, kernel, number)]
 
@@ -634,7 +672,7 @@ class _Rounds:
 
     def _shared_with_calls(self, errors: Mapping[Hashable, PydlbenchError]) -> bool:
         """Whether the traced step was in one process with calls alone, which have failed."""
-        if not self._shares_process:
+        if self.calls is None or not self._shares_process:
             return False
         return ALONE in errors or all(subject.key != ALONE for subject in self._subjects)
 
@@ -649,7 +687,12 @@ class _Rounds:
                 subject.sample = self._traced.sample
 
     def _is_due(self, key: Hashable, number: int) -> bool:
-        """Whether a subject is visited in a round; in others its median is used."""
+        """Whether a subject is visited in a round; in others its median is used.
+
+        Args:
+            key: key of the subject.
+            number: number of the round, counted from the first that visits all subjects.
+        """
         if key == LOG:
             return number % _LOG_PERIOD == 0
         return self._bench.native.is_due(key, number)
@@ -661,47 +704,54 @@ class _Rounds:
 def _derive(
     bench: _Bench,
     recording: _Recording,
-    prepared: _Prepared,
-    measured: _Measured,
-    notes: Sequence[str],
+    measured: _Rounds,
+    rest: str,
 ) -> BreakdownRecord:
-    """Return the record; ``notes`` are those of the stages before the rounds."""
+    """Return the record of the rounds so far.
+
+    Args:
+        bench: what all stages use.
+        recording: the calls of the step.
+        measured: the rounds.
+        rest: why parts are not measured; empty if all are.
+    """
     step, table, facts = bench.step, measured.table, recording.kernel.facts
-    parts = _step_parts(bench, recording, prepared.calls, table)
+    calls = measured.calls
     missing: dict[str, dict[str, str]] = {"alone": {}, "in_context": {}}
-    if measured.no_log:
-        missing["alone"][", ".join(LOG_TERMS)] = measured.no_log
-    experiments = _log_experiments(bench, prepared.calls, table, parts)
-    if isinstance(experiments, str):
-        missing["alone"][", ".join(LOG_TERMS)] = experiments
-        experiments = []
+    experiments: list[Experiment] = []
     kernel_notes: Sequence[str] = ()
-    if not step.on_gpu:
-        counters, missing["in_context"] = _counter_experiments(
-            table, compiled=recording.trace.compiled
+    if calls is None or not measured.whole:
+        parts = StepParts(
+            calls=recording.trace.calls,
+            gaps=recording.trace.gaps,
+            limits={} if step.on_gpu else _limits(bench, recording),
+            later=rest or _LATER,
         )
-        experiments += counters
-    elif prepared.calls.alone is not None:
-        kernel_notes = prepared.calls.alone.facts.notes
-        experiments += _kernel_experiments(bench, prepared.calls.alone, table, parts)
-    broken_down = break_down(table, parts, experiments, missing)
-    broken_down = msgspec.structs.replace(
-        broken_down,
+    else:
+        parts = _step_parts(bench, recording, calls, table)
+        experiments, kernel_notes = _experiments(bench, recording, measured, parts, missing)
+    breakdown = break_down(table, parts, experiments, missing)
+    breakdown = msgspec.structs.replace(
+        breakdown,
         alternatives=tuple(alternatives(table, _CHANGES)),
-        not_measured=(*broken_down.not_measured, *measured.not_made),
+        not_measured=(
+            *breakdown.not_measured,
+            *measured.not_made,
+            *([rest] if rest and not parts.later else []),
+        ),
     )
     all_notes = (
         *facts.notes,
         *recording.listed.notes,
-        *notes,
+        *recording.notes,
         *measured.notes,
         *kernel_notes,
         *bench.native.below_limits(),
         *_repeated_visits(table),
     )
     return BreakdownRecord(
-        **msgspec.structs.asdict(broken_down),
-        measured=broken_down.levels.step,
+        **msgspec.structs.asdict(breakdown),
+        measured=breakdown.levels.step,
         model=step.model,
         options=dict(step.options),
         own=step.own,
@@ -722,6 +772,41 @@ def _derive(
         types=facts.types or None,
         notes=tuple(dict.fromkeys(all_notes)),
     )
+
+
+def _limits(bench: _Bench, recording: _Recording) -> dict[tuple[str, str], float]:
+    """Return the rooflines of calls on a CPU, by signature and direction, as far as known."""
+    calls = recording.trace.calls
+    limit_s = limits_of(calls, bench.session)
+    known = {(call.signature, call.direction): limit_s(call) for call in dict.fromkeys(calls)}
+    return {key: seconds for key, seconds in known.items() if seconds is not None}
+
+
+def _experiments(
+    bench: _Bench,
+    recording: _Recording,
+    measured: _Rounds,
+    parts: StepParts,
+    missing: dict[str, dict[str, str]],
+) -> tuple[list[Experiment], Sequence[str]]:
+    """Return the experiments and notes on a GPU's kernels; add those that were not made."""
+    table, calls = measured.table, measured.calls
+    assert calls is not None
+    if measured.no_log:
+        missing["alone"][", ".join(LOG_TERMS)] = measured.no_log
+    experiments = _log_experiments(bench, calls, table, parts)
+    if isinstance(experiments, str):
+        missing["alone"][", ".join(LOG_TERMS)] = experiments
+        experiments = []
+    if not bench.step.on_gpu:
+        counters, missing["in_context"] = _counter_experiments(
+            table, compiled=recording.trace.compiled
+        )
+        return experiments + counters, ()
+    if calls.alone is None:
+        return experiments, ()
+    experiments += _kernel_experiments(bench, calls.alone, table, parts)
+    return experiments, calls.alone.facts.notes
 
 
 def _step_parts(

@@ -70,6 +70,9 @@ class StepParts:
             do not. These touch half of the memory, and take a half to a quarter of the time on
             activations of ResNet-50 (ReLU), so that the native layer is not comparable.
         lacks: by operator, why its calls have no native layer, or could not be run alone.
+        limits: roofline of a call in seconds, by signature and direction, where native layers were
+            not timed.
+        later: why neither native layers nor calls alone were timed; empty if they were.
     """
 
     calls: Sequence[ProgramCall]
@@ -79,6 +82,8 @@ class StepParts:
     native: Mapping[tuple[str, str], Sequence[NativeKernel]] = field(default_factory=dict)
     in_place: Collection[tuple[str, str]] = frozenset()
     lacks: Mapping[str, str] = field(default_factory=dict)
+    limits: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    later: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,9 +164,10 @@ class CallTimes:
 
         def layers(call: ProgramCall, number: int) -> tuple[float | None, float | None]:
             """Return the time of a call's native layers in a round, and their limit."""
-            own = parts.native.get((call.signature, call.direction))
+            key = call.signature, call.direction
+            own = parts.native.get(key)
             if own is None or any(each.subject not in native for each in own):
-                return None, None
+                return None, parts.limits.get(key)
             native_s = limit_s = 0.0
             for entry in own:
                 taken = in_round(seconds[entry.subject], number)

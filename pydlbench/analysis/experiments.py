@@ -430,6 +430,8 @@ def _beside_kept(table: SampleTable) -> _BesideKept | None:
         for pair in ((table.series(TRACED), steps), (kept, kept))
     )
     common = [number for number in own if number in calls_s and number in kept_calls_s]
+    # Earlier rounds were without it.
+    counted = {number: each for number, each in counted.items() if number >= min(own, default=0)}
     if not counted or len(common) < max(1, len(counted) - 1):
         return None
     faults = median(counted.values())

@@ -45,7 +45,8 @@ class NativeLayers:
     Args:
         session: session whose workers are used.
         device: device of the step.
-        rows: rows of native kernels that were found before.
+        known: returns the row of a native kernel that was found before; None if there is none.
+        keep: called with each kernel that was found, and its row.
 
     Attributes:
         rows: rows of the layers of all calls.
@@ -53,10 +54,14 @@ class NativeLayers:
     """
 
     def __init__(
-        self, session: Session, device: str, rows: Mapping[KernelSpec, Measurement]
+        self,
+        session: Session,
+        device: str,
+        known: Callable[[KernelSpec], Measurement | None],
+        keep: Callable[[KernelSpec, Measurement], None],
     ) -> None:
-        self._session = session
-        self.rows = dict(rows)
+        self._session, self._known, self._keep = session, known, keep
+        self.rows: dict[KernelSpec, Measurement] = {}
         self.notes: list[str] = []
         self._kept: list[Prepared] = []
         self._seldom: frozenset[KernelSpec] = frozenset()
@@ -64,7 +69,11 @@ class NativeLayers:
         self._room_bytes = _MEMORY_SHARE * (room or 0)
 
     def find(
-        self, mapped: Mapping[tuple[str, str], MappedCall], rounds: int, policy: Policy
+        self,
+        mapped: Mapping[tuple[str, str], MappedCall],
+        rounds: int,
+        policy: Policy,
+        progress: Callable[[float, str], None],
     ) -> list[Subject]:
         """Find the fastest kernel of each layer that was not found before; return the subjects.
 
@@ -72,17 +81,26 @@ class NativeLayers:
             mapped: calls with their layers.
             rounds: number of rounds that will visit them.
             policy: policy of their visits.
+            progress: called with the share of the kernels that were found, and what comes next.
         """
+
+        def advance(done: float, total: int, label: str) -> None:
+            if label:
+                progress(done / total, f"native layers, {int(done)} of {total}: {label}")
+
         wanted = dict.fromkeys(
             term.hot.nameless for each in mapped.values() if not each.lacks for term in each.terms
         )
-        known = {spec.nameless: row for spec, row in self.rows.items()}
+        known = {spec: row for spec in wanted if (row := self._known(spec)) is not None}
         missing = [spec for spec in wanted if spec not in known]
         prepared: dict[KernelSpec, Prepared] = {}
         try:
             if missing:
-                measured = self._session.measure(missing, first_of=rounds, prepared=prepared)
-                known |= {spec.nameless: row for spec, row in measured}
+                for spec, row in self._session.measure(
+                    missing, advance, first_of=rounds, prepared=prepared
+                ):
+                    known[spec.nameless] = row
+                    self._keep(spec, row)
             self.rows = {spec: known[spec] for spec in wanted}
             subjects = list(self._subjects(policy, prepared))
         finally:  # release the kernels that do not stay

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -32,9 +32,6 @@ if TYPE_CHECKING:
 
 __all__ = ["SUBCOMMANDS", "BreakdownOptions", "read_tasks", "run", "stored_report"]
 
-# As in ``study.loop``, which a command's options do not load.
-# Stages of the preparation, in the progress.
-_STAGES: Final = 4
 # Subjects that take as long as a step or longer: the step, the step with kept pages, the traced
 # step, its calls alone, and their log.
 _SUBJECTS: Final = 5
@@ -148,8 +145,9 @@ class BreakdownTask(ModelTask):
             check_memory_of_parts(self.graph, step, read_cpu_facts().memory_available_bytes)
 
     def measure_steps(self, session: Any, view: View) -> Iterator[Result]:
-        """Yield the breakdown, or a failed result with the reason."""
-        from pydlbench.analysis.breakdown_run import break_down_step
+        """Yield the breakdown after each round, or a failed result with the reason."""
+        from pydlbench.analysis.breakdown_run import broken_down
+        from pydlbench.runner.execute import kernel_result, known_kernel
         from pydlbench.steps.run import planned_rounds
 
         (row,) = self.rows
@@ -157,28 +155,32 @@ class BreakdownTask(ModelTask):
         rounds = self.rounds
         if self.width is not None:
             rounds = planned_rounds(view.store(), [step], self.width)
-        stages: dict[str, None] = {}
         if step.on_gpu:
             session.room_bytes(step.device)  # raises an error if there is no GPU
 
-        def tell(stage: str) -> None:
-            stages.setdefault(stage)
-            label = f"{step.framework} {step.mode}: {stage}"
-            view.advance(len(stages) - 1, rounds + _STAGES, label)
+        def advance(done: float, total: int, stage: str) -> None:
+            view.advance(done, total, f"{step.framework} {step.mode}: {stage}")
 
+        result = None
         try:
             self.check(session)
-            record = break_down_step(
+            for record in broken_down(
                 step,
                 session,
                 rounds=rounds,
+                known=lambda spec: known_kernel(spec, view),
+                keep=lambda spec, found: view.keep(kernel_result(self, spec, found)),
                 forecast=lambda spec: self._forecast(spec, session, view),
-                tell=tell,
-            )
+                advance=advance,
+            ):
+                document = {"status": "ok", **record.to_dict()}
+                result = Result("breakdown", document, row, detail=record, so_far=True)
+                yield result
         except PydlbenchError as error:
             yield self.without_numbers(row, error)
             return
-        yield Result("breakdown", {"status": "ok", **record.to_dict()}, row, detail=record)
+        assert result is not None, "at least one round was taken"
+        yield replace(result, so_far=False)
 
     def _forecast(self, step: StepSpec, session: Any, view: View) -> ForecastRecord | str:
         """Return the forecast of a step, which is stored before anything is timed.
@@ -189,7 +191,7 @@ class BreakdownTask(ModelTask):
         from pydlbench.runner.execute import row_key
 
         # This begins the run and so creates its store.
-        view.advance(0, self.rounds + _STAGES, f"{step.framework} {step.mode}: forecast")
+        view.advance(0, 1, f"{step.framework} {step.mode}: forecast")
         if view.store() is None:
             return "there is no store"
         try:

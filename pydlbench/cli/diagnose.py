@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from pydlbench.cli.options import BUDGET, FAIL_ON, FRAMEWORK, HOW, ExplainedStep, option
+from pydlbench.cli.options import BUDGET, FAIL_ON, FRAMEWORK, MINUTES, ExplainedStep
 from pydlbench.cli.steps import ModelTask, kernel_options, read_steps
-from pydlbench.cli.values import FINDING, choices, fail_on, positive_time
+from pydlbench.cli.values import FINDING, choices, fail_on
 from pydlbench.errors import UsageError
 from pydlbench.report.blocks import Block
 from pydlbench.runner.tasks import Result, Task, View
@@ -18,6 +18,9 @@ from pydlbench.words import FRAMEWORKS, ONNX_FRAMEWORK
 if TYPE_CHECKING:
     from pydlbench.records.run import RunRecord
     from pydlbench.runner.execute import Results
+
+
+_MINUTES: Final = 5.0
 
 
 class DiagnoseOptions(ExplainedStep):
@@ -31,13 +34,8 @@ class DiagnoseOptions(ExplainedStep):
         help="torch (default) or tensorflow; default of a model of your own: its framework",
         read=partial(choices, allowed=(*FRAMEWORKS, ONNX_FRAMEWORK)),
     )
-    stop_after: float = option(
-        "S",
-        "start no experiment after S seconds (default: 300); at least half of them are for "
-        "experiments",
-        group=HOW,
-        read=positive_time,
-        default=300.0,
+    minutes: float | None = MINUTES(
+        help="end after N minutes with the findings so far (default: 5)", default=_MINUTES
     )
     budget: float = BUDGET(help="sampling time in seconds per kernel (default: 0.25)", default=0.25)
     fail_on: tuple[str, float] | None = FAIL_ON(
@@ -100,7 +98,10 @@ def read_tasks(args: DiagnoseOptions) -> tuple[list[Task], tuple[str, ...]]:
     options = kernel_options(args, args.budget)
     del options["keep_samples"]  # only findings are stored
     task = DiagnoseTask(
-        rows=tuple(rows), guessed=guessed, options=options, time_limit_s=args.stop_after
+        rows=tuple(rows),
+        guessed=guessed,
+        options=options,
+        time_limit_s=60.0 * (args.minutes or 5.0),
     )
     return [task], notes
 
@@ -123,19 +124,18 @@ class DiagnoseTask(ModelTask):
         return self.time_limit_s
 
     def measure_steps(self, session: Any, view: View) -> Iterator[Result]:
-        """Yield the diagnosis, also after Ctrl-C with the findings so far."""
-        from pydlbench.diagnose.run import diagnose
+        """Yield the diagnosis after each experiment."""
+        from pydlbench.diagnose.run import diagnoses
 
         (row,) = self.rows
         if row.spec.on_gpu:
             session.room_bytes(row.spec.device)  # raises an error if there is no GPU
         view.advance(0, 1, row.label)
-        record = diagnose(
+        for record in diagnoses(
             row.spec, session, self.time_limit_s, lambda text: view.advance(0, 1, text)
-        )
-        yield Result("findings", record.to_dict(), row, detail=record)
-        if record.interrupted:
-            raise KeyboardInterrupt
+        ):
+            document = record.to_dict()
+            yield Result("findings", document, row, detail=record, so_far=record.interrupted)
 
 
 SUBCOMMANDS: Final = {"": (DiagnoseOptions, run)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -35,6 +35,7 @@ from pydlbench.records.measurement import Measurement
 from pydlbench.records.operator import RecordedCall
 from pydlbench.records.specs import KernelSpec
 from pydlbench.records.step import StepRecord, StepSpec
+from pydlbench.runner.rows import empty_row
 from pydlbench.runner.session import Session
 from pydlbench.steps.run import run
 from pydlbench.timing.statistics import sum_known
@@ -396,41 +397,50 @@ def _alone(stands: MappedCall) -> bool:
 # -----------------------------------------------------------------------------
 # Observing a step: its time, its native rows, and its breakdown.
 
-# Share of the time limit after which no breakdown is started.
-_LATEST: Final = 0.4
+# Shares of the time limit until which native layers are measured, and the step is broken down; what
+# is left is for experiments.
+_NATIVE_SHARE: Final = 0.3
+_BREAKDOWN_SHARE: Final = 0.6
+_NO_TIME: Final = "there was no time left; --minutes gives more"
 
 
-def observe(
-    spec: StepSpec,
-    session: Session,
-    time_limit_s: float,
-    tell: Callable[[str], None],
-    explainer: Callable[..., BreakdownRecord],
-) -> tuple[Observations, tuple[str, ...]]:
-    """Measure the observations that the rules need; return them with notes.
-
-    Args:
-        spec: the step.
-        session: the session whose workers and settings are used.
-        time_limit_s: limit of the whole diagnosis.
-        tell: called with a description of the next action.
-        explainer: makes the breakdown of the step.
+def time_step(spec: StepSpec, session: Session) -> StepRecord:
+    """Time the step that is diagnosed.
 
     Raises:
         UsageError: no such model, option or word.
         UnsupportedError: the framework cannot run this step.
         PrimitiveError: the step is wrong, or its process ended.
     """
-    start = time.monotonic()
-    tell("the step")
     step = run(spec, session)
     if not step.ok:
         kind = UnsupportedError if step.status == "skipped" else PrimitiveError
         raise kind(f"{spec.label}: {step.reason}")
-    spec = msgspec.structs.replace(spec, batch=step.spec.batch)
+    return step
+
+
+def observe(
+    step: StepRecord,
+    session: Session,
+    start: float,
+    time_limit_s: float,
+    tell: Callable[[str], None],
+    explainer: Callable[..., Iterator[BreakdownRecord]],
+) -> tuple[Observations, tuple[str, ...]]:
+    """Measure the other observations that the rules need; return them with notes.
+
+    Args:
+        step: the timed step.
+        session: the session whose workers and settings are used.
+        start: when the diagnosis began, in seconds of ``time.monotonic``.
+        time_limit_s: limit of the whole diagnosis.
+        tell: called with a description of the next action.
+        explainer: yields the breakdown of the step, as far as it is known.
+    """
     tell("native layers")
+    spec = step.spec
     model, mapped, wanted = _plan(spec, session)
-    rows = dict(session.measure(wanted.specs))
+    rows = _native_rows(wanted, session, start + _NATIVE_SHARE * time_limit_s, tell)
     seen = Observations(
         spec=spec,
         model=model,
@@ -449,14 +459,8 @@ def observe(
         notes.append(capabilities.declaration(spec.framework).steps.limitation)
     if step.contended:
         notes.append(f"other work disturbed the step: {step.contention_reason}")
-    breakdown, reason = None, "step and native layers took too much of the time limit"
-    if time.monotonic() - start <= _LATEST * time_limit_s:
-        try:
-            breakdown = explainer(spec, session, native=rows, tell=tell)
-        except UsageError:
-            raise
-        except PydlbenchError as error:
-            reason = str(error)
+    end = start + _BREAKDOWN_SHARE * time_limit_s
+    breakdown, reason = _broken_down(seen, session, end, tell, explainer)
     if breakdown is None:
         notes.append(f"no breakdown: {reason}")
         seen = dataclasses.replace(seen, dispatch_s=_dispatch_s(spec, session))
@@ -464,6 +468,55 @@ def observe(
         notes += breakdown.notes
         seen = dataclasses.replace(seen, breakdown=breakdown)
     return seen, tuple(dict.fromkeys(notes))
+
+
+def _native_rows(
+    wanted: EstimatePlan, session: Session, end: float, tell: Callable[[str], None]
+) -> dict[KernelSpec, Measurement]:
+    """Measure native rows until ``end``; rows of others say why they have no time."""
+    rows = {spec: empty_row(spec, None, "skipped", _NO_TIME) for spec in wanted.specs}
+    for spec, row in session.measure(
+        wanted.specs,
+        lambda done, total, label: tell(f"native layers, {int(done)} of {total}: {label}"),
+        so_far=True,
+    ):
+        rows[spec] = row
+        if time.monotonic() > end:
+            break
+    return rows
+
+
+def _broken_down(
+    seen: Observations,
+    session: Session,
+    end: float,
+    tell: Callable[[str], None],
+    explainer: Callable[..., Iterator[BreakdownRecord]],
+) -> tuple[BreakdownRecord | None, str]:
+    """Return the breakdown with the rounds until ``end``; or why there is none.
+
+    Raises:
+        UsageError: the user's model is used in a wrong way.
+    """
+    if time.monotonic() > end:
+        return None, _NO_TIME
+    known = {spec.nameless: row for spec, row in seen.rows.items() if row.ok}
+    breakdown = None
+    try:
+        for record in explainer(
+            seen.spec,
+            session,
+            known=known.get,
+            advance=lambda done, total, label: tell(f"{label} ({int(done)} of {total})"),
+        ):
+            breakdown = None if record.coarse else record
+            if time.monotonic() > end:
+                break
+    except UsageError:
+        raise
+    except PydlbenchError as error:
+        return None, str(error)
+    return breakdown, _NO_TIME
 
 
 def _plan(

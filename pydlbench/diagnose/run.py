@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
-from pydlbench.analysis.breakdown_run import break_down_step
+from pydlbench.analysis.breakdown_run import broken_down
 from pydlbench.backends import capabilities
 from pydlbench.diagnose.ablation import (
     AgainstNative,
@@ -20,7 +20,7 @@ from pydlbench.diagnose.ablation import (
     cost_s,
     try_out,
 )
-from pydlbench.diagnose.evidence import Observations, observe
+from pydlbench.diagnose.evidence import Observations, observe, time_step
 from pydlbench.diagnose.layer_rules import (
     find_channels,
     find_copies,
@@ -40,7 +40,7 @@ from pydlbench.diagnose.step_rules import (
 )
 from pydlbench.errors import PydlbenchError, UnsupportedError
 from pydlbench.grouping import group_by
-from pydlbench.records.breakdown import BreakdownRecord
+from pydlbench.records.breakdown import BreakdownRecord, Term
 from pydlbench.records.diagnosis import Cause, Diagnosis, Finding, Saving, Tried, overlap
 from pydlbench.records.step import StepSpec
 from pydlbench.runner.session import Session
@@ -194,29 +194,32 @@ def _alternative(finding: Finding, shown: str) -> str:
     return f"{where}{finding.saving.how}: saves {seconds} ({share} of the step){following}"
 
 
-# Minimum share of the time limit for experiments.
-_RESERVED_SHARE = 0.5
+def diagnose(*arguments: Any, **settings: Any) -> Diagnosis:
+    """Find changes that save a step's time, and measure them; see :func:`diagnoses`."""
+    *_, diagnosis = diagnoses(*arguments, **settings)
+    return diagnosis
 
 
-def diagnose(
+def diagnoses(
     spec: StepSpec,
     session: Session,
     time_limit_s: float = 300.0,
     tell: Callable[[str], None] = lambda _: None,
-    explainer: Callable[..., BreakdownRecord] = break_down_step,
-) -> Diagnosis:
+    explainer: Callable[..., Iterator[BreakdownRecord]] = broken_down,
+) -> Iterator[Diagnosis]:
     """Find changes that save a step's time; each saving is measured.
 
-    Ctrl-C ends the experiments; the findings until then are returned.
+    Yields:
+        The findings so far: once the step is timed, and after each experiment. All but the last
+        are ``interrupted``.
 
     Args:
         spec: the step.
         session: the session whose workers and settings are used.
-        time_limit_s: no experiment is started that would probably end later. The step, native
-            layers and the breakdown take the time they need; at least half of the limit remains
-            for experiments.
+        time_limit_s: limit of the whole diagnosis in seconds: no experiment is started that would
+            probably end later.
         tell: called with a description of the next action.
-        explainer: makes the breakdown of the step.
+        explainer: yields the breakdown of the step, as far as it is known.
 
     Raises:
         UsageError: no such model, option or word.
@@ -224,45 +227,50 @@ def diagnose(
         PrimitiveError: the step is wrong, or its process ended.
     """
     start = time.monotonic()
-    seen, notes = observe(spec, session, time_limit_s, tell, explainer)
-    end = max(start + time_limit_s, time.monotonic() + _RESERVED_SHARE * time_limit_s)
+    tell("the step")
+    step = time_step(spec, session)
     findings: list[Finding] = []
     tried: list[Tried] = []
     untried: list[Tried] = []
-    done: set[Experiment] = set()
-    interrupted = False
-    try:
-        # New observations may add experiments.
-        while untested := [pair for pair in suspect(seen).items() if pair[0] not in done]:
-            experiment, because = untested[0]
-            done.add(experiment)
-            name, problem = _name(experiment, because[0]), because[0].reason or because[0].problem
-            try:
-                saving = _attempt(experiment, seen, session, end, tell, f"trying {name}")
-            except PydlbenchError as error:
-                result = " ".join(str(error).split())
-                untried.append(Tried(what=name, problem=problem, result=result, ran=False))
-                continue
-            if saving.real:
-                findings.append(finding_of(because, saving))
-            else:
-                tried.append(Tried(what=name, problem=problem, result=_result(saving)))
-            if isinstance(experiment, StepChange) and not experiment.both and seen.beside_s is None:
-                seen = dataclasses.replace(seen, beside_s=saving.step_s)
-    except KeyboardInterrupt:
-        interrupted = True
-        notes = (*notes, "interrupted: not everything was tried")
+
+    def result(terms: Sequence[Term], notes: Sequence[str], *, interrupted: bool) -> Diagnosis:
+        more = ["interrupted: not everything was tried"] if interrupted else []
+        return Diagnosis(
+            step=step,
+            findings=rank(findings),
+            tried=tuple(tried),
+            untried=tuple(untried),
+            terms=tuple(term.to_dict() for term in terms),
+            notes=(*notes, *more),
+            seconds=time.monotonic() - start,
+            interrupted=interrupted,
+        )
+
+    yield result((), (), interrupted=True)
+    seen, notes = observe(step, session, start, time_limit_s, tell, explainer)
     terms = () if seen.breakdown is None else seen.breakdown.terms
-    return Diagnosis(
-        step=seen.step,
-        findings=rank(findings),
-        tried=tuple(tried),
-        untried=tuple(untried),
-        terms=tuple(term.to_dict() for term in terms),
-        notes=notes,
-        seconds=time.monotonic() - start,
-        interrupted=interrupted,
-    )
+    done: set[Experiment] = set()
+    # New observations may add experiments.
+    while untested := [pair for pair in suspect(seen).items() if pair[0] not in done]:
+        experiment, because = untested[0]
+        done.add(experiment)
+        name, problem = _name(experiment, because[0]), because[0].reason or because[0].problem
+        try:
+            saving = _attempt(
+                experiment, seen, session, start + time_limit_s, tell, f"trying {name}"
+            )
+        except PydlbenchError as error:
+            words = " ".join(str(error).split())
+            untried.append(Tried(what=name, problem=problem, result=words, ran=False))
+            continue
+        if saving.real:
+            findings.append(finding_of(because, saving))
+        else:
+            tried.append(Tried(what=name, problem=problem, result=_result(saving)))
+        if isinstance(experiment, StepChange) and not experiment.both and seen.beside_s is None:
+            seen = dataclasses.replace(seen, beside_s=saving.step_s)
+        yield result(terms, notes, interrupted=True)
+    yield result(terms, notes, interrupted=False)
 
 
 def _attempt(
@@ -281,14 +289,14 @@ def _attempt(
         PydlbenchError: it cannot be run, or the time limit is too near.
     """
     if time.monotonic() + cost_s(experiment, seen.step_s) > end:
-        raise UnsupportedError("no time")
+        raise UnsupportedError("no time, which --minutes gives")
     tell(label)
     saving = try_out(experiment, seen, session)
     if not saving.real or saving.sure:
         return saving
     if time.monotonic() + cost_s(experiment, seen.step_s) > end:
         share = percent(saving.share)
-        raise UnsupportedError(f"saved {share} of the step once; no time to repeat it")
+        raise UnsupportedError(f"saved {share} of the step once; no time to repeat it (--minutes)")
     tell(f"{label} once more")
     session.renew()
     again = try_out(experiment, seen, session)

@@ -17,6 +17,9 @@ from pydlbench.units import format_seconds, percent
 
 #: Levels from the hardware's limit to the step: the fields of :class:`Levels`.
 LEVELS: Final = ("limit", "native", "alone", "in_context", "step")
+#: The term for all that lies between the limit and the calls in the step, if it ended before native
+#: layers and calls alone were timed.
+NOT_MEASURED: Final = "not measured"
 
 
 class Level(Record, frozen=True, kw_only=True):
@@ -268,6 +271,11 @@ class BreakdownRecord(Breakdown, frozen=True, kw_only=True, rename={"measured": 
     def forecast_error(self) -> float | None:
         """Error of the forecast, as a signed fraction of the step; null without a forecast."""
         return None if self.forecast_s is None else self._error(self.forecast_s)
+
+    @property
+    def coarse(self) -> bool:
+        """Whether it has neither native layers nor calls alone, because it ended early."""
+        return any(term.term == NOT_MEASURED for term in self.terms)
 
     def _error(self, predicted_s: float) -> float:
         return (predicted_s - self.measured.median) / self.measured.median

@@ -249,6 +249,9 @@ def conclusion(record: BreakdownRecord) -> list[str]:
         else:
             share = percent(first.share)
             lines.append(f"{first.module}{place} dominates: {time}, {share} of the step")
+    if record.coarse:
+        again = shlex.join(["breakdown", *step_words(record)])
+        return [*lines, f"next, for what is not measured: pydlbench {again}"]
     loss = largest_loss(record)
     if loss is None:
         lines.append("No term besides the limit is worth 0.5 % of the step.")

@@ -82,8 +82,8 @@ def kernels(
     """
     rows: dict[KernelSpec, Measurement] = {}
     for spec in specs:
-        if known := view.kernel(spec):
-            rows[spec] = there = Measurement.from_dict(known)
+        if there := known_kernel(spec, view):
+            rows[spec] = there
             if there.ok and there.cache == "hot":
                 session.remember(spec, there.algorithm, there.layout)
     missing = [spec for spec in specs if spec not in rows]
@@ -94,10 +94,21 @@ def kernels(
 
     threads = task.options.get("threads")
     for spec, row in _repeated(session, missing, advance, view.tolerant, threads, effort):
-        key = f"{row_key(task, task.rows[0])}/{_same_kernel(spec, task.options)}"
-        yield Result("layer", row.to_dict(), key=key)
+        yield kernel_result(task, spec, row)
         rows[spec] = msgspec.structs.replace(row, samples_s=None)
     return rows
+
+
+def known_kernel(spec: KernelSpec, view: View) -> Measurement | None:
+    """Return the row of a kernel that the run has already; None if it has none."""
+    document = view.kernel(spec)
+    return Measurement.from_dict(document) if document else None
+
+
+def kernel_result(task: Task, spec: KernelSpec, row: Measurement) -> Result:
+    """Return the row of a kernel behind a task's rows as a result, with the kernel's key."""
+    key = f"{row_key(task, task.rows[0])}/{_same_kernel(spec, task.options)}"
+    return Result("layer", row.to_dict(), key=key)
 
 
 def _repeated(

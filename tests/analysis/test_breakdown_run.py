@@ -199,15 +199,15 @@ def test_on_a_gpu_a_native_kernel_whose_process_died_is_prepared_again():
     session = gpu_session(200e-6, 150e-6)
     measure = session.measure
 
-    def leaves_a_dead_one(cases, prepared, **how):
-        yield from measure(cases, prepared=prepared, **how)
+    def leaves_a_dead_one(cases, *progress, prepared, **how):
+        yield from measure(cases, *progress, prepared=prepared, **how)
         prepared[cases[0]].alive = False
 
     session.measure = leaves_a_dead_one
     step = StepSpec(model=MODEL, own=UserModelSpec(), framework="torch", device="cuda:0")
     found = break_down_step(step, session)
     assert len(session.prepared) == 1
-    assert found.levels.native.n == 4
+    assert found.levels.native.n == 3 + 4
 
 
 def test_a_compiled_step_has_native_layers_of_what_is_left_to_the_framework():
@@ -258,7 +258,7 @@ def test_calls_alone_that_end_their_process_do_not_take_the_traced_step_along(mo
     monkeypatch.setattr(Worker, "build", building)
     step = StepSpec(model=MODEL, own=UserModelSpec(), framework="torch", device="cuda:0")
     found = break_down_step(step, session)
-    assert len(steps) == 2 + 4
+    assert len(steps) == 2 + 3 + 4
     assert found.levels.alone is None
     assert found.levels.native.median == pytest.approx(4e-6)
     assert found.levels.in_context.median == pytest.approx(350e-6, rel=0.1)

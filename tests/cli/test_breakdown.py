@@ -10,7 +10,7 @@ from breakdown_records import forecast_of
 from invented_session import InventedSession
 from said import says
 
-from pydlbench.analysis.breakdown_run import break_down_step
+from pydlbench.analysis.breakdown_run import broken_down
 from pydlbench.cli import breakdown as command
 from pydlbench.cli import main
 from pydlbench.cli.parser import read
@@ -46,8 +46,8 @@ def term(name, kind, ms, below, **more):
 
 def invented(case, session, **settings):
     """Stand for the measuring: a step of 40 ms, which TensorFlow cannot trace."""
-    inspect.signature(break_down_step).bind(case, session, **settings)
-    settings["tell"]("round 1 of 6")
+    inspect.signature(broken_down).bind(case, session, **settings)
+    settings["advance"](0, 6, "round 1 of 6")
     if case.framework == "tensorflow":
         raise UnsupportedError("no trace here")
     return BreakdownRecord(
@@ -110,8 +110,17 @@ def invented(case, session, **settings):
     )
 
 
+def so_far(measure):
+    """Return what yields the record of a measurement twice, as after two rounds."""
+
+    def yielding(*arguments, **settings):
+        yield from (record := measure(*arguments, **settings), record)
+
+    return yielding
+
+
 def run(words, session, measure=invented):
-    with patch("pydlbench.analysis.breakdown_run.break_down_step", measure):
+    with patch("pydlbench.analysis.breakdown_run.broken_down", so_far(measure)):
         return command.run(parse(*words), session.open)
 
 

@@ -46,9 +46,9 @@ def asked(monkeypatch):
             next="pydlbench breakdown mnist --framework torch",
             parts=frozenset({"allocation"}),
         )
-        return Diagnosis(step=StepRecord(spec=case, status="ok", time=time), findings=(one,))
+        yield Diagnosis(step=StepRecord(spec=case, status="ok", time=time), findings=(one,))
 
-    monkeypatch.setattr("pydlbench.diagnose.run.diagnose", diagnose)
+    monkeypatch.setattr("pydlbench.diagnose.run.diagnoses", diagnose)
     return found
 
 
@@ -57,7 +57,7 @@ def parse(*words):
 
 
 def test_what_is_asked_for_arrives(session, asked, capsys):
-    words = ("--phase", "training", "--batch", "4", "--set", "decay=0", "--stop-after", "9")
+    words = ("--phase", "training", "--batch", "4", "--set", "decay=0", "--minutes", "0.15")
     assert command.run(parse("mnist", *words, "--layout", "nchw"), session.open) == 0
     ((case, _, limit),) = asked
     assert (case.model, case.phase, case.batch, limit) == ("mnist", "training", 4, 9.0)
@@ -86,9 +86,9 @@ def test_without_a_finding_nothing_fails(session, monkeypatch):
     time = TimeSummary(median=0.1, ci_low=0.1, ci_high=0.1, q1=0.1, q3=0.1, min=0.1, n=9)
 
     def diagnose(case, *_):
-        return Diagnosis(step=StepRecord(spec=case, status="ok", time=time), findings=())
+        yield Diagnosis(step=StepRecord(spec=case, status="ok", time=time), findings=())
 
-    monkeypatch.setattr("pydlbench.diagnose.run.diagnose", diagnose)
+    monkeypatch.setattr("pydlbench.diagnose.run.diagnoses", diagnose)
     assert command.run(parse("mnist", "--fail-on", "saves"), session.open) == 0
 
 
@@ -107,17 +107,19 @@ def test_documents(session, asked, tmp_path, capsys):
 
 
 def test_what_was_found_before_an_interrupt_is_shown_and_kept(session, asked, monkeypatch, capsys):
-    complete = package.diagnose
+    complete = package.diagnoses
 
     def interrupted(*arguments):
-        return msgspec.structs.replace(complete(*arguments), interrupted=True)
+        for record in complete(*arguments):
+            yield msgspec.structs.replace(record, interrupted=True)
+        raise KeyboardInterrupt
 
-    monkeypatch.setattr("pydlbench.diagnose.run.diagnose", interrupted)
+    monkeypatch.setattr("pydlbench.diagnose.run.diagnoses", interrupted)
     assert command.run(parse("mnist"), session.open) == 130
     assert asked
     out, err = capsys.readouterr()
     assert says(out, "1", FRESH)
-    assert says(err.splitlines()[-1], "1 of 1")
+    assert says(err.splitlines()[-1], "0 of 1", "1 more in part")
     with Store.open(readonly=True) as store:
         (entry,) = store.entries("20300102-030405-abcd")
         assert store.info("20300102-030405-abcd").status == "interrupted"

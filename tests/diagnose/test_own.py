@@ -1,5 +1,6 @@
 """What is looked for in a step without a graph: its recorded calls, by the user's modules."""
 
+import time
 from types import SimpleNamespace
 
 import msgspec
@@ -75,7 +76,7 @@ def look(mapped, monkeypatch):
             alone_s=CALL_S,
             signatures=("u",),
         )
-        return make_record(
+        yield make_record(
             model=CASE.model,
             batch=2,
             phase=CASE.phase,
@@ -87,10 +88,11 @@ def look(mapped, monkeypatch):
         )
 
     def fails(*_, **__):
+        yield from ()
         raise PrimitiveError("no breakdown today")
 
-    def measure(cases):
-        return [(one, row(one, NATIVE_S, roof=NATIVE_S / 10)) for one in cases]
+    def measure(cases, *_, **__):
+        yield from ((one, row(one, NATIVE_S, roof=NATIVE_S / 10)) for one in cases)
 
     worker = SimpleNamespace(probe=lambda *_, **__: {"seconds": STEP_S / 100})
     session = SimpleNamespace(
@@ -101,9 +103,8 @@ def look(mapped, monkeypatch):
     def look(inputs=("2x8x6x6",), *, explained=True, asked=CASE):
         case = msgspec.structs.replace(asked, batch=2)
         step = StepRecord(spec=case, status="ok", time=summary(STEP_S), inputs=inputs)
-        monkeypatch.setattr(evidence, "run", lambda *_: step)
         seen, notes = evidence.observe(
-            asked, session, 100.0, lambda _: None, break_down if explained else fails
+            step, session, time.monotonic(), 100.0, str, break_down if explained else fails
         )
         return suspect(seen), notes
 

@@ -121,10 +121,10 @@ class Sessions(InventedSession):
             )
         return found
 
-    def break_down_step(self, case: Any, _session: Any, **settings: Any) -> Any:
-        settings["tell"]("calls")
+    def broken_down(self, case: Any, _session: Any, **settings: Any) -> Any:
+        settings["advance"](0, 1, "calls")
         self.begin(f"breakdown {case.model} {case.framework} {case.mode}")
-        return record_of(case)
+        return iter([record_of(case)])
 
 
 def parse(*words: Any) -> Any:
@@ -132,7 +132,7 @@ def parse(*words: Any) -> Any:
 
 
 def sweep(sessions: Sessions, *words: Any) -> int:
-    with patch("pydlbench.analysis.breakdown_run.break_down_step", sessions.break_down_step):
+    with patch("pydlbench.analysis.breakdown_run.broken_down", sessions.broken_down):
         return command.run(parse(*words), sessions.open)
 
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from breakdown_records import level, make_record
 from planted_world import KERNEL_S, World, summary
 
-from pydlbench.diagnose.run import diagnose
+from pydlbench.diagnose.run import diagnoses
 from pydlbench.errors import PrimitiveError, UnsupportedError
 from pydlbench.models import build_model
 from pydlbench.models.passes import step_passes
@@ -123,7 +123,7 @@ class Bench:
             worker.made[number] *= case.layer.batch / self.batch
         return RemoteKernel(worker, number, SimpleNamespace(correct=Correctness(status="ok")))
 
-    def measure(self, cases, progress=None):  # noqa: ARG002 - as a session's
+    def measure(self, cases, *_, **__):
         for case in cases:
             self.asked.append(case)
             yield case, self.row(case)
@@ -200,7 +200,7 @@ def explainer(world):
             terms["returned memory"] = world.returned_s
         if case.mode in ("eager", "graph"):
             terms["reorders"] = world.reorder_s if case.layout == "nchw" else 0.0
-        return make_record(
+        yield make_record(
             model=case.model,
             batch=model.batch,
             phase=case.phase,
@@ -241,12 +241,19 @@ def calls(module, operator, direction, seconds, **more):
     )
 
 
-def run(world, *, explained=True, limit=1e6, batch=4, model="mnist", **words):
-    """Diagnose a step of the invented machine."""
+def run(world, *, explained=True, limit=1e6, batch=4, model="mnist", stop=None, **words):
+    """Diagnose a step of the invented machine, until ``stop`` returns true."""
     case = StepSpec(model=model, batch=batch, **words)
 
     def no_breakdown(*_, **__):
+        yield from ()
         raise PrimitiveError("no breakdown today")
 
     session = Bench(world, model, batch)
-    return diagnose(case, session, limit, explainer=explainer(world) if explained else no_breakdown)
+    explains = explainer(world) if explained else no_breakdown
+    found = None
+    for answer in diagnoses(case, session, limit, explainer=explains):
+        found = answer
+        if stop is not None and stop():
+            break
+    return found
