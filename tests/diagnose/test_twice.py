@@ -89,10 +89,19 @@ def test_none_is_run_once(diagnosed, none):
     assert ran == [CHANGE]
 
 
-def test_the_weaker_of_two_runs_counts(diagnosed):
-    found, ran = diagnosed(saving(0.5, low=0.1), saving(0.3, low=0.1))
+@pytest.mark.parametrize(
+    ("first", "second", "found_s", "low"),
+    [
+        (saving(0.5, low=0.1), saving(0.3, low=0.1), 0.3, 0.1),
+        (saving(0.5, low=0.1), saving(0.6, low=0.59), 0.5, 0.1),
+        # Rounds of one preparation do not show what preparations differ by.
+        (saving(0.03, low=0.029), saving(0.02, low=0.019), 0.02, 0.019),
+    ],
+)
+def test_the_weaker_of_two_runs_counts(diagnosed, first, second, found_s, low):
+    found, ran = diagnosed(first, second)
     (one,) = found.findings
-    assert (one.saving.seconds, one.saving.low) == (0.3, 0.1)
+    assert (one.saving.seconds, one.saving.low) == (found_s, low)
     assert one.saving.how != "in turn"  # it says that it is the weaker one
     assert ran == [CHANGE, CHANGE]
 
@@ -106,25 +115,12 @@ def test_what_is_not_seen_again_is_no_finding(diagnosed, second):
     assert ran == [CHANGE, CHANGE]
 
 
-def test_a_small_saving_runs_twice_however_narrow_its_interval_is(diagnosed):
-    """Rounds of one preparation do not show what preparations differ by."""
-    found, ran = diagnosed(saving(0.03, low=0.029), saving(0.02, low=0.019))
-    assert [each.saving.seconds for each in found.findings] == [0.02]
-    assert ran == [CHANGE, CHANGE]
-
-
 def test_what_other_work_disturbed_is_no_finding(diagnosed):
     disturbed = msgspec.structs.replace(saving(0.5, low=0.45), contended=True, otherwise="busy")
     found, ran = diagnosed(disturbed)
     assert found.findings == ()
     assert [each.result for each in found.tried] == ["busy"]
     assert ran == [CHANGE]
-
-
-def test_a_stronger_second_run_changes_nothing(diagnosed):
-    found, _ = diagnosed(saving(0.5, low=0.1), saving(0.6, low=0.59))
-    (one,) = found.findings
-    assert (one.saving.seconds, one.saving.low) == (0.5, 0.1)
 
 
 @pytest.mark.parametrize(("limit_s", "times"), [(0.5, 0), (10.0, 1)])

@@ -63,29 +63,6 @@ def branches() -> Model:
     return dataclasses.replace(model, nodes=tuple(nodes))
 
 
-def joins(left: int, right: int) -> Model:
-    """Return a model of which each operation has a native kernel: residuals, joins, shared inputs.
-
-    Args:
-        left: groups of one of the two convolutions that are added.
-        right: of the other one.
-    """
-    made = Builder("joins", 4, (3, 10, 10))
-    made.conv("stem", 16, 3, bias=False, padding=1)
-    stem = made.relu(after=made.batchnorm())
-    made.conv("left", 16, 3, 1, 1, groups=left, bias=False, after=stem)
-    first = made.batchnorm()
-    made.conv("right", 16, (1, 3), 1, (0, 0, 1, 1), groups=right, after=stem)
-    both = made.add("both", first, made.relu())
-    joined = made.concat("joined", [made.relu("both/out", after=both), stem, both])
-    made.lrn("norm", 5, 1e-2, 0.75, 2.0, after=joined)
-    made.pool("most", 3, 2, "SAME")
-    made.global_pool("global")
-    made.flatten()
-    made.linear("fc", 7)
-    return made.model(title="joins", source="this test", decay=1e-2)
-
-
 def pixels() -> Model:
     """Each pixel has a class; all activations, factors of channels, a way down and up again."""
     made = Builder("pixels", 3, (2, 18, 18))

@@ -26,24 +26,23 @@ def built(monkeypatch):
     return build
 
 
-def test_a_gpu_that_can_be_used_is_the_default(driver, built):
-    assert driver.exists()
+@pytest.mark.parametrize(
+    ("driven", "visible", "expected"),
+    [
+        (True, None, "cuda:0"),
+        (False, None, "cpu"),
+        *((True, hidden, "cpu") for hidden in ("", "-1", " ")),
+    ],
+)
+def test_a_gpu_that_can_be_used_is_the_default(
+    driver, built, monkeypatch, driven, visible, expected
+):
     built("")
-    assert presence.default_device() == ("cuda:0", ())
-
-
-def test_without_a_driver_it_is_the_cpu(driver, built):
-    built("")
-    driver.unlink()
-    assert presence.default_device() == ("cpu", ())
-
-
-@pytest.mark.parametrize("hidden", ["", "-1", " "])
-def test_a_hidden_gpu_is_not_there(driver, built, monkeypatch, hidden):
-    assert driver.exists()
-    built("")
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
-    assert presence.default_device() == ("cpu", ())
+    if not driven:
+        driver.unlink()
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert presence.default_device() == (expected, ())
 
 
 def test_a_gpu_that_cannot_be_used_is_not_passed_over_in_silence(driver, built):

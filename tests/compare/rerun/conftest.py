@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 
 import pytest
-from invented_installations import invent_workers
 
 from pydlbench.compare.rerun import RerunPair, RerunSide, take_pass
 from pydlbench.errors import UnsupportedError
@@ -103,9 +102,3 @@ class Machine:
 def machine():
     """Build a machine."""
     return Machine
-
-
-@pytest.fixture
-def drifting_workers(monkeypatch):
-    """Let worker processes serve a backend whose kernels drift; torch's are 3 % slower."""
-    invent_workers(monkeypatch)
