@@ -9,7 +9,8 @@ from typing import Any, Final
 from pydlbench.backends.capabilities import Capabilities
 from pydlbench.cli.options import DEVICE, JsonOutput
 from pydlbench.cli.output import Outputs
-from pydlbench.report.blocks import Block, Lines, TableBlock
+from pydlbench.report.blocks import Block, Headline, Lines, TableBlock
+from pydlbench.units import quantity
 
 
 class BackendsOptions(JsonOutput):
@@ -147,7 +148,11 @@ def _report(entries: list[dict[str, Any]], left_out: list[dict[str, str]]) -> li
         for item in left_out
     ]
     table = TableBlock(titles, cells, [False] * len(titles))
-    return [table, Lines(missing, listed=True), Lines(useless, listed=True)]
+    usable = dict.fromkeys(entry["backend"] for entry in entries if entry["usable"])
+    text = f"{len(entries) - len(missing)} of {quantity(len(entries), 'backend')} can be used here"
+    command = f"pydlbench layers --shape conv3 --backend {','.join(usable)}"
+    headline = Headline([f"{text}: {', '.join(usable)}.", f"next: {command}"] if usable else [])
+    return [headline, table, Lines(missing, listed=True), Lines(useless, listed=True)]
 
 
 SUBCOMMANDS: Final = {"": (BackendsOptions, run)}

@@ -28,7 +28,7 @@ from pydlbench.cli.parser import COMMANDS, command_parser, records
 from pydlbench.cli.terminal import tell
 from pydlbench.cli.values import assignments
 from pydlbench.errors import UsageError, nearest
-from pydlbench.report.blocks import Block, Heading, Lines, TableBlock, Title, run_lines
+from pydlbench.report.blocks import Block, Heading, Headline, Lines, TableBlock, Title, run_lines
 from pydlbench.runner.sweep import Key, SweepFile, SweepTable, apply_rules, key_words, parse_sweep
 from pydlbench.runner.tasks import Result, Task
 from pydlbench.store.place import user_path
@@ -472,10 +472,17 @@ def _summary(file: SweepFile, results: Results) -> list[Block]:
     reasons = [f"{outcome.status}: {_label(outcome)}: {outcome.reason}" for outcome in refused]
     if (more := len(reasons) - _MAX_LISTED_REASONS) > 0:
         reasons[_MAX_LISTED_REASONS:] = [f"... and {more} more"]
-    last = [f"{_count(results.outcomes)}, run {results.run.id}"]
+    times = {
+        _label(outcome): time["median"]
+        for outcome in results.outcomes
+        if isinstance(time := outcome.document.get("time_s"), Mapping)
+    }
+    first = [f"{_count(results.outcomes)}, run {results.run.id}"]
+    if longest := max(times, key=times.__getitem__, default=None):
+        first[0] += f"; {longest} takes longest: {format_seconds(times[longest])}"
     if results.where is not None:
-        last.append(f"next: pydlbench report {results.run.id}{results.where} -o sweep.html")
-    return [*blocks, Lines(reasons, alarm=True), Lines(last)]
+        first.append(f"next: pydlbench report {results.run.id}{results.where} -o sweep.html")
+    return [Headline(first), *blocks, Lines(reasons, alarm=True)]
 
 
 def _count(outcomes: Sequence[Result]) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 if TYPE_CHECKING:
     from pydlbench.records.fields import Column
@@ -55,6 +55,43 @@ class Lines:
     alarm: bool = False
     listed: bool = False
     title: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Headline(Lines):
+    """The finding of a report, above its tables: where time goes, how much, and what to do next.
+
+    The first line is a sentence, the last one usually the command to run: ``next: COMMAND``.
+    """
+
+    bold: int = 1
+
+
+class Loss(NamedTuple):
+    """A part of a time that may be saved, as a candidate for a headline.
+
+    Attributes:
+        seconds: size of the part.
+        low: lower end of its interval; None if there is no interval.
+        text: what it is, and how much.
+        command: command line to run next.
+    """
+
+    seconds: float
+    low: float | None
+    text: str
+    command: str
+
+    @property
+    def supported_s(self) -> float:
+        """The part of it that its interval supports; all of it where there is no interval."""
+        return self.seconds if self.low is None else self.low
+
+
+def largest_loss(losses: Sequence[Loss]) -> Loss | None:
+    """Return the loss of which the intervals support most; None if they support none."""
+    best = max(losses, key=lambda loss: loss.supported_s, default=None)
+    return best if best is not None and best.supported_s > 0 else None
 
 
 @dataclass(frozen=True, slots=True)

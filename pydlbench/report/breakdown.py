@@ -13,12 +13,13 @@ from pydlbench.records.measurement import MIN_NAMED_SHARE
 from pydlbench.records.run import RunRecord
 from pydlbench.records.step import step_words
 from pydlbench.records.user_model import rate_unit
-from pydlbench.report.blocks import Block, Heading, Lines, TableBlock
+from pydlbench.report.blocks import Block, Heading, Headline, Lines, Loss, TableBlock, largest_loss
 from pydlbench.report.columns import device_name
 from pydlbench.report.context import call_tree
 from pydlbench.report.figures.bars import Bar, bars
 from pydlbench.report.module_tree import dominant_part, module_parts, parts_table, shown_parts
-from pydlbench.units import Scale, per_second, percent, quantity
+from pydlbench.units import Scale, merge_notes, number, per_second, percent, quantity
+from pydlbench.workers.environment import ALLOCATOR_VARIABLES
 
 _MODULES: Final = "seconds=in_context share alone_s native_s limit_s"
 _TERMS: Final = "term kind seconds ci_low..ci_high share detail"
@@ -70,6 +71,7 @@ def _blocks(run: RunRecord, record: BreakdownRecord, *, explain: bool) -> list[B
     where = f"{device_name(run.device)}  {place}  measured in {record.seconds:.0f} s"
     parts = shown_parts(module_parts(record.calls, record.measured.median), everything=explain)
     blocks: list[Block] = [
+        Headline(conclusion(record)),
         Heading([*summary_parts(record), where], bold=2),
         _levels_table(record, scale),
         *bars(
@@ -96,7 +98,7 @@ def _blocks(run: RunRecord, record: BreakdownRecord, *, explain: bool) -> list[B
             ],
         ),
         *call_tree(record.calls),
-        Lines([*_remarks(record, scale), *conclusion(record)]),
+        Lines(_remarks(record, scale)),
     ]
     if wrong := [f"contradiction: {contradiction}" for contradiction in record.contradictions]:
         blocks.append(Lines(wrong, alarm=True))
@@ -190,7 +192,7 @@ def _remarks(record: BreakdownRecord, scale: Scale) -> list[str]:
         f"calls are timed by {trace.source} in {trace.rounds} steps: {traced} takes "
         f"{trace.cost:.2f} times as long as an untraced one ({scale.text(trace.untraced_s)})"
     )
-    lines += [f"note: {note}" for note in (*trace.notes, *record.notes)]
+    lines += [f"note: {note}" for note in merge_notes((*trace.notes, *record.notes))]
     if record.disturbed:
         rounds = f"{record.disturbed} of {record.measured.n}"
         lines.append(
@@ -225,7 +227,7 @@ def unexplained_line(record: BreakdownRecord) -> str:
 
 
 def conclusion(record: BreakdownRecord) -> list[str]:
-    """Return lines on the dominant module, the largest term, and the next command.
+    """Return lines on the largest loss of all levels, the dominant module, and the next command.
 
     There is no conclusion if other processes disturbed most rounds, or if measurements contradict
     each other.
@@ -235,34 +237,67 @@ def conclusion(record: BreakdownRecord) -> list[str]:
     if 2 * record.disturbed > record.measured.n:
         why = "other processes used the machine in most rounds"
         return [f"No conclusion: {why}. Repeat on an idle machine."]
-    scale = Scale.fit(record.measured.median)
-    lines = []
-    if record.modules:
-        first = record.modules[0]
-        line = record.lines.get(first.module)
-        place = f" ({line})" if line else ""
-        time = scale.text(first.seconds)
-        part = dominant_part(module_parts(record.calls, record.measured.median))
-        if part is not None and part.repeats > 1:
-            place, time = "", scale.text(part.seconds)
-            lines.append(f"{part.name} dominates: {time}, {percent(part.share)} of the step")
-        else:
-            share = percent(first.share)
-            lines.append(f"{first.module}{place} dominates: {time}, {share} of the step")
     if record.coarse:
         again = shlex.join(["breakdown", *step_words(record)])
-        return [*lines, f"next, for what is not measured: pydlbench {again}"]
-    loss = largest_loss(record)
+        return [*_dominant_module(record), f"next, for what is not measured: pydlbench {again}"]
+    loss = largest_loss(_losses(record))
+    lines = []
     if loss is None:
         lines.append("No term besides the limit is worth 0.5 % of the step.")
     else:
-        detail = f" ({loss.detail})" if loss.detail else ""
-        share = percent(loss.share)
-        lines.append(
-            f"costs most: {loss.term} {scale.text(loss.seconds)}, {share} of the step{detail}"
+        lines.append(f"{loss.text}.")
+    lines += _dominant_module(record)
+    longest = max(record.terms, key=lambda term: term.level == "alone" and term.seconds)
+    if loss is not None and longest.term in loss.text:
+        lines += _overstated(record, longest, Scale.fit(record.measured.median))
+    return [*lines, f"next: {loss.command if loss else _diagnose(record)}"]
+
+
+def _diagnose(record: BreakdownRecord) -> str:
+    return f"pydlbench {shlex.join(['diagnose', *step_words(record)])}"
+
+
+def _losses(record: BreakdownRecord) -> list[Loss]:
+    """Return the terms besides the limit, and what changed steps save, if they are large enough."""
+    step_s = record.measured.median
+    scale = Scale.fit(step_s)
+    losses = []
+    for term in record.terms:
+        if term.kind != "limit" and term.share >= MIN_NAMED_SHARE:
+            detail = f" ({term.detail})" if term.detail else ""
+            between = interval_text(term.ci_low, term.ci_high, scale)
+            size = f"{scale.text(term.seconds)} (95 % {between})"
+            text = f"{percent(term.share)} of the step, {size}, is {term.term}"
+            losses.append(Loss(term.seconds, term.ci_low, text + detail, _diagnose(record)))
+    for other in record.alternatives:
+        if other.saved < MIN_NAMED_SHARE * step_s:
+            continue
+        variables = ALLOCATOR_VARIABLES.get(other.change, {})
+        setting = " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items())
+        text = (
+            f"{percent(other.saved / step_s)} of the step, {scale.text(other.saved)}, is saved "
+            f"with {other.change}: it then takes {scale.text(other.median)} and is "
+            f"{number(step_s / other.median, 2)}x as fast"
         )
-        lines += _overstated(record, loss, scale)
-    return [*lines, f"next: pydlbench {shlex.join(['diagnose', *step_words(record)])}"]
+        command = f"pydlbench {shlex.join(['step', *step_words(record)])}"
+        line = f"{setting} {command}" if setting else _diagnose(record)
+        losses.append(Loss(other.saved, other.ci_low, text, line))
+    return losses
+
+
+def _dominant_module(record: BreakdownRecord) -> list[str]:
+    """Return a line on the part of the model that takes most time; empty without modules."""
+    if not record.modules:
+        return []
+    first, step_s = record.modules[0], record.measured.median
+    name, seconds = first.module, first.seconds
+    if line := record.lines.get(name):
+        name += f" ({line})"
+    part = dominant_part(module_parts(record.calls, step_s))
+    if part is not None and part.repeats > 1:
+        name, seconds = part.name, part.seconds
+    time = Scale.fit(step_s).text(seconds)
+    return [f"{name} takes most of it: {time}, {percent(seconds / step_s)} of the step"]
 
 
 def _overstated(record: BreakdownRecord, loss: Term, scale: Scale) -> list[str]:
@@ -276,11 +311,3 @@ def _overstated(record: BreakdownRecord, loss: Term, scale: Scale) -> list[str]:
     most_s = max(0.0, levels.in_context.median - levels.native.median)
     longer, most = scale.text(longer_s), scale.text(most_s)
     return [f"calls take {longer} longer alone than in the step, where that is {most} at most"]
-
-
-def largest_loss(record: BreakdownRecord) -> Term | None:
-    """Return the largest significant term besides the limit; None if there is none."""
-    terms = [term for term in record.terms if term.kind != "limit"]
-    significant = [term for term in terms if term.ci_low is None or term.ci_low > 0]
-    largest = max(significant, key=lambda term: term.seconds, default=None)
-    return largest if largest is not None and largest.share >= MIN_NAMED_SHARE else None

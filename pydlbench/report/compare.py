@@ -25,7 +25,7 @@ from pydlbench.compare.stored import CONTENDED
 from pydlbench.grouping import group_by
 from pydlbench.records.comparison import FACTOR, least_change, ratio_text
 from pydlbench.records.fields import columns_of
-from pydlbench.report.blocks import Block, Heading, Lines, TableBlock
+from pydlbench.report.blocks import Block, Heading, Headline, Lines, TableBlock
 from pydlbench.units import number, percent, quantity, some_names, time_in, time_unit
 
 # -----------------------------------------------------------------------------
@@ -330,7 +330,7 @@ def comparison_report(comparison: Comparison, *, everything: bool = True) -> lis
         *(f"note: {note}" for note in comparison.notes),
     ]
     return [
-        Lines(conclude(comparison), bold=1),
+        Headline(conclude(comparison)),
         Heading(side_lines(comparison), bold=0),
         Lines(
             [f"warning: {difference.text}" for difference in comparison.differences],

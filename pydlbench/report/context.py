@@ -60,12 +60,11 @@ def context_blocks(record: StepRecord, who: str) -> list[Block]:
         )
     lines.append(_between(record, trace))
     lines += trace.notes
-    lines.append(f"next: {shlex.join(['pydlbench', 'breakdown', *step_words(record.spec)])}")
-    dominates = _dominates(record.dominant, calls, parts)
-    if record.contended:
+    dominates = dominant_line(record)
+    if not dominates:
         dominates = "other work disturbed the step: which module dominates is not known"
     return [
-        Lines([f"{who}: {dominates}"], bold=1),
+        Lines([f"{who}: {dominates}"]),
         parts_table(table, f"seconds share {shares} slowest", seconds=text),
         *bars(
             "modules",
@@ -75,6 +74,20 @@ def context_blocks(record: StepRecord, who: str) -> list[Block]:
         *call_tree(calls),
         Lines(lines),
     ]
+
+
+def next_line(record: StepRecord) -> str:
+    """Return the command that breaks the time of a step down."""
+    return f"next: {shlex.join(['pydlbench', 'breakdown', *step_words(record.spec)])}"
+
+
+def dominant_line(record: StepRecord) -> str:
+    """Return the dominant part of a traced step; empty if it is not known, or was disturbed."""
+    if record.dominant is None or record.contended or record.trace is None:
+        return ""
+    calls = record.calls or ()
+    step_s = sum(call.in_context_s for call in calls) + (record.between_calls_s or 0.0)
+    return _dominates(record.dominant, calls, module_parts(calls, step_s))
 
 
 def _limit_lines(parts: Sequence[ModulePart], trace: Tracing) -> Iterator[str]:

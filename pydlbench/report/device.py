@@ -15,8 +15,8 @@ from pydlbench.devices.gpu.cards import KnownCard, find_card
 from pydlbench.devices.gpu.facts import GpuFacts
 from pydlbench.devices.gpu.peaks import accumulator, other_accumulators, theoretical_peak
 from pydlbench.grouping import group_by
-from pydlbench.report.blocks import Block, Facts, Lines, TableBlock
-from pydlbench.units import format_bytes, format_hz, format_seconds, percent, si
+from pydlbench.report.blocks import Block, Facts, Headline, Lines, TableBlock
+from pydlbench.units import format_bytes, format_hz, format_seconds, number, percent, si
 
 if TYPE_CHECKING:
     from pydlbench.devices.cpu.record import DeviceRecord
@@ -34,7 +34,20 @@ def device_report(record: DeviceRecord | GpuRecord) -> list[Block]:
     """Return facts and findings: peaks, costs of a launch, bandwidths."""
     from pydlbench.devices.cpu.record import DeviceRecord
 
-    return _cpu_report(record) if isinstance(record, DeviceRecord) else _gpu_report(record)
+    blocks = _cpu_report(record) if isinstance(record, DeviceRecord) else _gpu_report(record)
+    return [Headline(_conclusion(record)), *blocks]
+
+
+def _conclusion(record: DeviceRecord | GpuRecord) -> list[str]:
+    """Return the peak of the first precision, the memory's bandwidth, and what lies between."""
+    peak = next((peak for peak in record.peaks if peak.measured), None)
+    rates = [each.bytes_per_s for each in record.bandwidths if each.level == "memory"]
+    if peak is None or not rates or not peak.measured:
+        return []
+    flops, rate = peak.measured, max(rates)
+    rates_text = f"{si(flops, 'FLOP/s')} in {peak.precision} and {si(rate, 'B/s')} of memory"
+    bound = f"layers below {number(flops / rate)} FLOP per byte are bound by memory"
+    return [f"measured {rates_text}: {bound}.", "next: pydlbench layers"]
 
 
 def _cpu_report(record: DeviceRecord) -> list[Block]:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from pydlbench.backends import capabilities
 from pydlbench.grouping import group_by
 from pydlbench.records.diagnosis import Cause, Diagnosis, Finding
 from pydlbench.records.run import RunRecord
 from pydlbench.records.user_model import rate_unit
-from pydlbench.report.blocks import Block, Facts, Heading, Lines
+from pydlbench.report.blocks import Block, Facts, Figure, Heading, Headline, Lines
 from pydlbench.report.columns import device_name
-from pydlbench.units import format_seconds, per_second, percent, quantity
+from pydlbench.report.figures.bars import Bar, bars
+from pydlbench.units import format_seconds, merge_notes, per_second, percent, quantity
 
 #: Note below findings that are about the same parts of the step.
 OVERLAPS = (
@@ -32,9 +33,12 @@ def diagnosis_report(run: RunRecord, diagnosis: Diagnosis) -> list[Block]:
     ]
     overlap = any(finding.overlaps for finding in diagnosis.findings)
     tried = (("tried, no gain", diagnosis.tried), ("not tried", diagnosis.untried))
+    first = () if diagnosis.step.contended else diagnosis.findings[:1]
+    following = [f"next: {finding.next}" for finding in first]
     return [
+        Headline([headline(diagnosis), *following]),
         Heading(what(run, diagnosis)),
-        Lines([headline(diagnosis)]),
+        *savings(diagnosis.findings),
         *findings,
         Lines([OVERLAPS] if overlap else []),
         *(
@@ -45,8 +49,19 @@ def diagnosis_report(run: RunRecord, diagnosis: Diagnosis) -> list[Block]:
             )
             for name, some in tried
         ),
-        Lines([f"note: {note}" for note in diagnosis.notes], listed=True),
+        Lines([f"note: {note}" for note in merge_notes(diagnosis.notes)], listed=True),
     ]
+
+
+def savings(findings: Sequence[Finding]) -> list[Figure]:
+    """Return the figure of what each finding saves, with its interval."""
+    parts = []
+    for number, finding in enumerate(findings, start=1):
+        saving = finding.saving
+        known = saving.low is not None and saving.high is not None
+        ends = (max(0.0, saving.low or 0.0), saving.high or 0.0) if known else None
+        parts.append(Bar(f"{number}. {finding.problem}", saving.seconds, ends=ends))
+    return bars("savings", "What each change saves", parts, ordered=False)
 
 
 def what(run: RunRecord, diagnosis: Diagnosis) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
@@ -12,7 +13,7 @@ from pydlbench.records.fields import columns_of
 from pydlbench.records.measurement import MIN_NAMED_SHARE, Measurement, fewer_flops
 from pydlbench.records.run import RunRecord
 from pydlbench.records.user_model import rate_unit
-from pydlbench.report.blocks import Block, Facts, Heading, Lines, TableBlock
+from pydlbench.report.blocks import Block, Facts, Heading, Headline, Lines, TableBlock
 from pydlbench.report.columns import device_name, group_names
 from pydlbench.report.figures.bars import Bar, bars
 from pydlbench.report.figures.roofline import roofline
@@ -56,16 +57,24 @@ def estimate_report(
     where.append("native backend, every layer alone")
     blocks: list[Block] = [Heading(["  ".join(filter(None, what)), "  ".join(where)])]
     if step.layers:
+        blocks.insert(0, Headline([*estimate_conclusion(step, rows), *_following(step)]))
         blocks.append(_table(step, top))
         blocks += bars("layers", "Where the estimate goes", list(map(_bar, step.groups)))
         blocks += roofline(run, rows)
         blocks.append(Facts(_sums(step, rows)))
-        blocks.append(Lines(estimate_conclusion(step, rows)))
     missing = group_names((row["reason"], f"{row['layer']} {row['pass']}") for row in step.missing)
     lines = [f"not in the sum: {some_names(names)}: {why}" for why, names in missing.items()]
     if step.recorded is not None:
         blocks.append(Lines(list(_recorded(step.recorded)), listed=True))
     return [*blocks, Lines(lines, alarm=True)]
+
+
+def _following(step: StepEstimate) -> list[str]:
+    """Return the command for a real step; none of a user's model, whose options are not known."""
+    if step.own is not None or step.recorded is not None:
+        return []
+    words = ["step", step.model, "--batch", str(step.batch), "--phase", step.phase]
+    return [f"next: pydlbench {shlex.join(words)}"]
 
 
 def _recorded(recorded: Recorded) -> Iterator[str]:

@@ -16,7 +16,7 @@ from pydlbench.records.fleet import (
     FleetStep,
     FleetVerdict,
 )
-from pydlbench.report.blocks import Block, Heading, Lines, TableBlock
+from pydlbench.report.blocks import Block, Heading, Headline, Lines, TableBlock
 from pydlbench.report.figures.nodes import nodes
 from pydlbench.units import format_seconds, percent, quantity, some_names
 
@@ -42,7 +42,8 @@ def fleet_report(verdict: FleetVerdict, early: str = "") -> list[Block]:
     commands = {effect.node: effect.command for effect in reversed(shown) if effect.command}
     part = [f"this run is {early}: it is incomplete"] if early else []
     blocks: list[Block] = [
-        Heading([_summary(verdict), _what(verdict)], bold=1),
+        Headline([_summary(verdict)]),
+        Heading([_what(verdict)], bold=0),
         Lines(part, alarm=True),
         *nodes(verdict),
         TableBlock.from_rows(
@@ -233,7 +234,8 @@ def fleet_comparison(comparison: FleetComparison) -> list[Block]:
     ]
     common = comparison.common[:_MAX_METRICS]
     blocks: list[Block] = [
-        Heading([_changed(comparison), _compared(comparison)], bold=1),
+        Headline([_changed(comparison)]),
+        Heading([_compared(comparison)], bold=0),
         TableBlock.from_rows(columns_of(shown, _CHANGES), shown),
         TableBlock.from_rows(columns_of(common, _COMMON), common),
         Lines([f"note: {note}" for note in comparison.notes]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -11,9 +12,10 @@ from pydlbench.backends import capabilities
 from pydlbench.records.fields import Column, columns_of
 from pydlbench.records.forecast import ForecastRecord, ForecastTerm
 from pydlbench.records.run import RunRecord
-from pydlbench.report.blocks import Block, Heading, Lines, TableBlock
+from pydlbench.records.step import StepSpec, step_words
+from pydlbench.report.blocks import Block, Heading, Headline, Lines, TableBlock
 from pydlbench.report.columns import device_name
-from pydlbench.units import Scale, format_seconds, percent, quantity
+from pydlbench.units import Scale, format_seconds, merge_notes, percent, quantity
 
 # Maximum number of operators in the table, unless --explain is given.
 _MAX_OPERATORS: Final = 12
@@ -21,6 +23,8 @@ _MAX_OPERATORS: Final = 12
 _DOMINATING_SHARE: Final = 0.5
 _MAX_DOMINATING: Final = 4
 _COLUMNS: Final = "operator names direction count=calls seconds half_width share"
+# Settings of a step that a forecast has.
+_OF_RECORD: Final = ("model", "options", "own", "batch", "phase", "layout", "feed")
 _MINUTE, _HOUR, _DAY = 60.0, 3600.0, 86400.0
 
 
@@ -48,7 +52,7 @@ def _record_blocks(run: RunRecord, record: ForecastRecord, explain: bool) -> lis
     scale = Scale.fit(record.seconds)
     terms = record.terms if explain else record.terms[:_MAX_OPERATORS]
     more = len(record.terms) - len(terms)
-    lines = [dominating(record), *(f"note: {note}" for note in record.notes)]
+    lines = [f"note: {note}" for note in merge_notes(record.notes)]
     if more:
         share = sum(term.share for term in record.terms[_MAX_OPERATORS:])
         lines.insert(0, f"{more} more operators make up {percent(share)}; --explain shows them")
@@ -57,7 +61,15 @@ def _record_blocks(run: RunRecord, record: ForecastRecord, explain: bool) -> lis
     row: Column[ForecastTerm] = Column(
         "row", lambda term: _row_text(term, record.created_utc), right=False
     )
+    place = record.place
+    spec = StepSpec(
+        **{name: getattr(record, name) for name in _OF_RECORD},
+        **{name: getattr(place, name) for name in ("framework", "mode", "precision", "device")},
+    )
+    between = f"{scale.bare(record.ci_low)} .. {scale.text(record.ci_high)}"
+    conclusion = f"{dominating(record)}, {scale.text(record.seconds)} ({between})"
     return [
+        Headline([conclusion, f"next: pydlbench {shlex.join(['step', *step_words(spec)])}"]),
         Heading([*summary_parts(record), _where(run, record)], bold=2),
         Lines([sources(record), parts_line(record, scale), interval_line(record)]),
         TableBlock.from_rows([*columns_of(terms, _COLUMNS, seconds=scale.text), row], terms),

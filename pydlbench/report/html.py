@@ -26,7 +26,7 @@ MAX_ROWS: Final = 3000
 MAX_FIGURES: Final = 6
 # Control characters are invalid in HTML; single surrogates have no UTF-8.
 _UNPRINTABLE: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
-_COMMAND: Final = re.compile(r"(next: |try: )(.*)")
+_COMMAND: Final = re.compile(r"(next: |try: |run: )(.*)")
 _MAX_CELL_WIDTH: Final = 60  # longer texts of cells are wrapped
 _NAMESPACES: Final = re.compile(r' xmlns(:xlink)?="[^"]*"')
 _INLINE: Final = frozenset(("a", "button", "code", "dt", "span", "td", "th"))

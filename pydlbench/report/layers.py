@@ -14,7 +14,7 @@ from pydlbench.records.fields import Column, columns_of
 from pydlbench.records.measurement import Candidate, Measurement
 from pydlbench.records.run import RunRecord
 from pydlbench.report.backends import interleaved_legend, interleaved_table
-from pydlbench.report.blocks import Block, Heading, Lines, TableBlock
+from pydlbench.report.blocks import Block, Heading, Headline, Lines, TableBlock
 from pydlbench.report.columns import by_problem, columns, group_names, heading, label, varying
 from pydlbench.report.figures.batches import Rate, batches
 from pydlbench.report.figures.roofline import roofline
@@ -64,6 +64,7 @@ def layers_report(
 
     disagreeing = [row for row in timed if disagreement(row) is not None]
     blocks: list[Block] = [
+        Headline(conclusion),
         Heading(heading(run, timed or rows)),
         interleaved_table(timed)
         if compared
@@ -88,7 +89,7 @@ def layers_report(
     if explain:
         blocks.append(Lines(list(evidence(timed, name))))
     profiled = [row for row in timed if ncu and row.device != "cpu" and row.backend == "native"]
-    return [*blocks, Lines(conclusion), *(Lines(ncu_command(row)) for row in profiled)]
+    return [*blocks, *(Lines(ncu_command(row)) for row in profiled)]
 
 
 def _rates(rows: Sequence[Measurement]) -> list[Rate]:

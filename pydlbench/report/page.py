@@ -13,7 +13,7 @@ from pydlbench.compare.rows import side_of
 from pydlbench.compare.stored import compare
 from pydlbench.errors import UsageError
 from pydlbench.records.fleet import FleetVerdict
-from pydlbench.report.blocks import Block, Details, Facts, Lines, TableBlock
+from pydlbench.report.blocks import Block, Details, Facts, Headline, Lines, TableBlock
 from pydlbench.report.columns import device_name
 from pydlbench.report.compare import comparison_report
 from pydlbench.report.figures.nodes import node_history
@@ -73,17 +73,28 @@ def runs_page(runs: Sequence[PageRun], title: str | None = None) -> str:
     names = [f"run {at}: {run.loaded.info.kind}" for at, run in enumerate(runs, start=1)]
     sections: list[tuple[str, list[Block]]] = []
     if len(runs) > 1:
+        sections.append(("Summary", list(_summary(names, runs))))
         sections.append(("What differs between the runs", _differences(runs)))
         sections.append(("Comparison", _comparison(runs)))
         verdicts = {name: run.fleet for name, run in zip(names, runs, strict=True) if run.fleet}
         sections.append(("Nodes over the runs", list(node_history(verdicts))))
     for name, run in zip(names, runs, strict=True):
         where = [Details("Where and how it was measured", list(_surroundings(run)))]
-        sections.append((name if len(runs) > 1 else run.command, [*_run(run), *where]))
+        command = Lines([f"run: {run.command}"])
+        sections.append((name if len(runs) > 1 else "Result", [*_run(run), command, *where]))
     machines = ", ".join(dict.fromkeys(run.machine for run in runs))
     kinds = ", ".join(dict.fromkeys(run.loaded.info.kind for run in runs))
     shown = [section for section in sections if section[1]]
     return page(title or f"{kinds} on {machines}", subtitle, shown)
+
+
+def _summary(names: Sequence[str], runs: Sequence[PageRun]) -> Iterator[Block]:
+    """Yield the first lines of the runs' headlines."""
+    for name, run in zip(names, runs, strict=True):
+        found = [
+            block.lines[0] for block in run.blocks if isinstance(block, Headline) and block.lines
+        ]
+        yield from [Lines(found, listed=True, title=f"{name}:")] if found else []
 
 
 def _run(run: PageRun) -> Iterator[Block]:

@@ -7,7 +7,7 @@ from typing import Final
 
 from pydlbench.records.fields import columns_of
 from pydlbench.records.published import MatchedFigure, OwnFigure, PublishedFigure
-from pydlbench.report.blocks import Block, Lines, TableBlock
+from pydlbench.report.blocks import Block, Headline, Lines, TableBlock
 from pydlbench.report.columns import group_names
 from pydlbench.units import join_names, number, quantity
 
@@ -34,7 +34,7 @@ def published_report(figures: Sequence[PublishedFigure], *, own: bool) -> list[B
     else:
         table = TableBlock.from_rows(columns_of(shown, f"{_FIGURE} note"), shown)
     return [
-        Lines([published_conclusion(figures, own=own)], bold=1),
+        Headline([published_conclusion(figures, own=own)]),
         table,
         Lines(_includes(shown), listed=True, title="what the published numbers include:"),
         Lines(_notes(shown, own), listed=True),

@@ -8,7 +8,7 @@ from typing import Final
 
 from pydlbench.records.fields import columns_of
 from pydlbench.records.recorded import RecordedProblem, RecordedSteps
-from pydlbench.report.blocks import Block, Heading, Lines, TableBlock
+from pydlbench.report.blocks import Block, Heading, Headline, Lines, TableBlock
 from pydlbench.report.context import dominant_text
 from pydlbench.report.module_tree import module_parts, parts_table, shown_parts
 from pydlbench.units import format_seconds, percent
@@ -24,7 +24,7 @@ def recorded_report(recorded: RecordedSteps) -> list[Block]:
     shown = recorded.problems[:_MAX_PROBLEMS]
     blocks: list[Block] = [
         Heading([_heading(recorded)]),
-        Lines(_dominates(recorded), bold=1),
+        Headline(_dominates(recorded)),
     ]
     if recorded.modules:
         parts = module_parts(recorded.calls, recorded.step_s or 0.0)

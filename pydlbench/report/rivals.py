@@ -83,7 +83,8 @@ def _several_problems(problems: Sequence[Sequence[Measurement]]) -> list[str]:
         if len(common) < len(problems):
             limiting = [name for name, where in ran.items() if where == common]
             over += f" of {len(problems)}, those of {join_names(limiting)}"
-        lines.append(f"{over}, geometric mean: {_means(names, common, exactly, winners)}.")
+        means = f"{over}, geometric mean: {_means(names, common, exactly, winners)}."
+        lines.append(means if lines else _most_often(exactly, winners) + means)
     for (who, sums), count in coarse.items():
         lines.append(
             f"{who} sums in {sums} in {quantity(count, 'problem')}, less exactly than the fastest: "
@@ -96,6 +97,24 @@ def _several_problems(problems: Sequence[Sequence[Measurement]]) -> list[str]:
             "another and none counts as the fastest."
         )
     return lines
+
+
+def _most_often(
+    problems: Sequence[Mapping[str, Measurement]], winners: Sequence[str | None]
+) -> str:
+    """Return which backend is fastest most often, and its share of the limit; empty if none is."""
+    counts = Counter(who for who in winners if who is not None)
+    if not counts:
+        return ""
+    who, count = counts.most_common(1)[0]
+    rows = [exact[who] for exact in problems if who in exact]
+    shares = [row.roofline.efficiency for row in rows if row.roofline is not None]
+    known = [share for share in shares if share > 0]
+    limit = ""
+    if known:
+        mean = math.exp(sum(map(math.log, known)) / len(known))
+        limit = f", at {percent(mean)} of the measured limit on average"
+    return f"{who} is fastest in {count} of {len(problems)} problems{limit}; "
 
 
 def _means(

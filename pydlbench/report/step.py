@@ -17,9 +17,9 @@ from pydlbench.records.measurement import TimeSummary
 from pydlbench.records.run import RunRecord
 from pydlbench.records.step import StepRecord, StepRow, options_text, usual_layout
 from pydlbench.records.user_model import rate_unit
-from pydlbench.report.blocks import Block, Heading, Lines, TableBlock
+from pydlbench.report.blocks import Block, Heading, Headline, Lines, TableBlock
 from pydlbench.report.columns import device_name
-from pydlbench.report.context import context_blocks
+from pydlbench.report.context import context_blocks, dominant_line, next_line
 from pydlbench.report.csv import flat_lines
 from pydlbench.report.figures.batches import Rate, batches
 from pydlbench.report.figures.samples import RowSamples, samples
@@ -155,7 +155,12 @@ def steps_report(
     table = TableBlock.from_rows(_columns(timed), timed)
     # The modules of a single step are the result; several steps are compared with each other.
     first = [*context, table] if len(timed) == 1 else [table, *context]
+    lines = _conclusion(rows, agreements)
+    if len(timed) == 1 and (dominates := dominant_line(timed[0].record)):
+        lines[0] = f"{lines[0].removesuffix('.')}; {dominates}."
+    following = [] if not timed else [next_line(timed[0].record)]
     return [
+        Headline([*lines, *following]),
         Heading(heading(run, rows)),
         *first,
         *batches(_rates(timed), rate_unit(records[0].spec.own)),
@@ -165,7 +170,6 @@ def steps_report(
             for status in ("failed", "skipped")
         ),
         Lines(notes),
-        Lines(_conclusion(rows, agreements)),
     ]
 
 

@@ -13,7 +13,7 @@ from pydlbench.grouping import sum_by
 from pydlbench.records.fields import Column, columns_of
 from pydlbench.records.ledger import LedgerCall, LedgerComparison, RankComparison, StepLedger
 from pydlbench.records.record import Record
-from pydlbench.report.blocks import Block, Figure, Heading, Lines, TableBlock
+from pydlbench.report.blocks import Block, Figure, Heading, Headline, Lines, TableBlock
 from pydlbench.report.figures.bars import Bar, bars
 from pydlbench.report.figures.roofline import recorded_roofline
 from pydlbench.report.figures.timeline import timeline_figure
@@ -79,7 +79,7 @@ def trace_report(ledger: StepLedger, *, everything: bool = False) -> list[Block]
     unlimited = "limit_s unlimited_s " if ledger.limit_s is not None else ""
     names = f"device_s share {unlimited}kernels"
     blocks: list[Block] = [
-        Lines([conclusion(ledger)], bold=1),
+        Headline([conclusion(ledger)]),
         Heading(_heading(ledger), bold=0),
         _table(ledger.categories, f"category {names}", busy_s),
     ]
@@ -346,7 +346,7 @@ def ranks_report(comparison: RankComparison, *, everything: bool = False) -> lis
     names = "rank file step_s busy_s idle_s exposed_communication_s wait_s caused_s last"
     skews = "operator shapes count transfer_s wait_s longest_wait_s last_rank last_share"
     return [
-        Lines([_skew(comparison)], bold=1),
+        Headline([_skew(comparison)]),
         _table(comparison.ranks, names),
         *([_table(rows, skews)] if rows else []),
         Lines([*(lines if rows else []), *comparison.notes]),
@@ -399,7 +399,7 @@ def comparison_report(comparison: LedgerComparison, *, everything: bool = False)
         lines.insert(0, f"{quantity(len(below), 'more row')}: {rest} together (--all)")
     heading = f"A  {comparison.a}  {format_seconds(comparison.a_s)}"
     return [
-        Lines([_difference(comparison)], bold=1),
+        Headline([_difference(comparison)]),
         Heading([heading, f"B  {comparison.b}  {format_seconds(comparison.b_s)}"], bold=0),
         _table(shown, "operator module direction shapes a_s b_s difference_s why"),
         Lines(lines),

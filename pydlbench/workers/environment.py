@@ -82,9 +82,13 @@ def inherited_environment(python: str | None) -> dict[str, str]:
 
 #: ``default`` is the library's own setting; ``kept pages`` returns no memory to the system; ``huge
 #: pages`` uses pages of two megabytes.
-ALLOCATORS: Final = ("default", "kept pages", "huge pages")
-#: Makes the C library's allocator ask for huge pages by ``madvise``.
-HUGE_PAGES: Final = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+ALLOCATOR_VARIABLES: Final[Mapping[str, Mapping[str, str]]] = {
+    "default": {},
+    "kept pages": KEEP_PAGES,
+    # Makes the C library's allocator ask for huge pages by ``madvise``.
+    "huge pages": {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"},
+}
+ALLOCATORS: Final = tuple(ALLOCATOR_VARIABLES)
 
 #: The kernel's setting of transparent huge pages.
 HUGE_PAGES_FILE = Path("/sys/kernel/mm/transparent_hugepage/enabled")
@@ -108,8 +112,7 @@ def allocator_environment(name: str) -> Mapping[str, str]:
         )
     if name == "huge pages":
         _check_huge_pages()
-        return HUGE_PAGES
-    return KEEP_PAGES if name == "kept pages" else {}
+    return ALLOCATOR_VARIABLES[name]
 
 
 def _check_huge_pages() -> None:

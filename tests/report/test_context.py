@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
+from said import says
 
 from pydlbench.records.step import StepRecord, StepSpec
 from pydlbench.records.trace import CallInContext, Dominant, ModuleInContext, Tracing
 from pydlbench.report.blocks import Lines, TableBlock
-from pydlbench.report.context import context_blocks
+from pydlbench.report.context import context_blocks, next_line
 
 
 def record_of(**more):
@@ -57,7 +59,25 @@ def test_modules_are_shown_with_their_limit_and_slowest_call():
     assert "conv2: 70 % of the step (95 % 68 % .. 73 %)" in sentence.lines[0]
     assert "not to be told" not in sentence.lines[0]
     assert "between calls 20.0 ms, 20 %" in rest.lines[0]
-    assert rest.lines[-1].endswith("breakdown vgg11 --batch 8 --phase training --framework torch")
+    following = next_line(record_of())
+    assert following.endswith("breakdown vgg11 --batch 8 --phase training --framework torch")
+
+
+@pytest.mark.parametrize(
+    ("cost", "limit_s", "shown", "said"),
+    [
+        (1.2, 0.01, True, ""),
+        (1.6, 0.01, False, "shares of the limit are not shown"),
+        (1.2, 0.2, True, "contradiction: less time than the limit: conv2"),
+    ],
+)
+def test_shares_of_the_limit_are_shown_only_where_tracing_is_cheap(cost, limit_s, shown, said):
+    record = record_of()
+    calls = tuple(msgspec.structs.replace(call, limit_s=limit_s) for call in record.calls)
+    trace = msgspec.structs.replace(record.trace, cost=cost)
+    _, table, *_, rest = context_blocks(record_of(calls=calls, trace=trace), "torch eager")
+    assert ("of limit" in table.titles) == shown
+    assert says("\n".join(rest.lines), said) if said else "limit" not in rest.lines[0]
 
 
 def test_times_of_modules_in_a_disturbed_step_have_its_star():

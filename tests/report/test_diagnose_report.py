@@ -55,7 +55,9 @@ def diagnosis(*findings, **changes):
 
 def test_a_finding_in_full(run_record):
     text = render_diagnosis(run_record, diagnosis(finding()))
-    lines = text.splitlines()
+    first, following, *lines = text.replace("\n\n", "\n").splitlines()
+    assert says(first, "slow operators", "25 %")
+    assert following.startswith("next: pydlbench")
     assert says(lines[0], "alexnet-owt", "batch 32", "forward", "fp32", "lrn=off", "torch 2.13")
     assert says(
         lines[1], "Invented 9000", "2 threads", "200 ms", "in one process", "12", "160 images/s"

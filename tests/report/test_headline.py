@@ -1,0 +1,63 @@
+"""The finding above a report: the largest that its interval supports, of all levels."""
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+from said import says
+
+from pydlbench.cli.runs import stored_report
+from pydlbench.records.breakdown import Alternative, BreakdownRecord
+from pydlbench.report.blocks import Headline, Loss, largest_loss
+from pydlbench.report.breakdown import breakdown_report, conclusion
+from pydlbench.store.documents import load
+
+RECORDED = Path(__file__).parents[1] / "end_to_end" / "recorded"
+
+
+@pytest.mark.parametrize(
+    ("losses", "largest"),
+    [
+        ([(3.0, 2.9, "a"), (2.0, 1.9, "b")], "a"),
+        ([(9.0, 0.1, "wide"), (2.0, 1.9, "b")], "b"),
+        ([(9.0, -1.0, "nothing"), (2.0, None, "single round")], "single round"),
+        ([(9.0, -1.0, "nothing")], None),
+        ([], None),
+    ],
+)
+def test_the_largest_loss_is_one_that_its_interval_supports(losses, largest):
+    found = largest_loss([Loss(*loss, "pydlbench diagnose") for loss in losses])
+    assert (found and found.text) == largest
+
+
+def test_a_breakdown_begins_with_what_saves_most_not_with_the_slowest_module(run_record):
+    record = BreakdownRecord.from_dict(json.loads((RECORDED / "breakdown.json").read_text()))
+    step_s = record.measured.median
+    kept = Alternative(
+        change="kept pages",
+        median=step_s / 4,
+        saved=0.75 * step_s,
+        ci_low=0.7 * step_s,
+        ci_high=0.8 * step_s,
+        n=6,
+        how="an environment variable",
+    )
+    first, *_, following = conclusion(msgspec.structs.replace(record, alternatives=(kept,)))
+    assert says(first, "75 %", "kept pages", "4.0x as fast")
+    assert following.startswith("next: GLIBC_TUNABLES=")
+    assert "pydlbench step mnist --batch 2" in following
+    doubtful = msgspec.structs.replace(kept, ci_low=-0.1 * step_s)
+    assert (
+        "kept pages" not in conclusion(msgspec.structs.replace(record, alternatives=(doubtful,)))[0]
+    )
+    (headline, *_) = breakdown_report(run_record, [{"status": "ok", **record.to_dict()}])
+    assert isinstance(headline, Headline)
+
+
+@pytest.mark.parametrize("path", sorted(RECORDED.glob("*.json")), ids=lambda path: path.stem)
+def test_every_report_of_results_begins_with_its_headline(path):
+    blocks = stored_report(load(str(path), None))
+    if path.stem != "protocol":  # numbers of a published script, without a conclusion
+        assert isinstance(blocks[0], Headline)
+        assert blocks[0].lines[0][-1:] not in ("", ":")
