@@ -241,16 +241,10 @@ def conclusion(record: BreakdownRecord) -> list[str]:
         again = shlex.join(["breakdown", *step_words(record)])
         return [*_dominant_module(record), f"next, for what is not measured: pydlbench {again}"]
     loss = largest_loss(_losses(record))
-    lines = []
     if loss is None:
-        lines.append("No term besides the limit is worth 0.5 % of the step.")
-    else:
-        lines.append(f"{loss.text}.")
-    lines += _dominant_module(record)
-    longest = max(record.terms, key=lambda term: term.level == "alone" and term.seconds)
-    if loss is not None and longest.term in loss.text:
-        lines += _overstated(record, longest, Scale.fit(record.measured.median))
-    return [*lines, f"next: {loss.command if loss else _diagnose(record)}"]
+        loss = Loss(0.0, None, "No term besides the limit is worth 0.5 % of the step", "")
+    following = f"next: {loss.command or _diagnose(record)}"
+    return [f"{loss.text}.", *_dominant_module(record), following]
 
 
 def _diagnose(record: BreakdownRecord) -> str:
@@ -268,7 +262,8 @@ def _losses(record: BreakdownRecord) -> list[Loss]:
             between = interval_text(term.ci_low, term.ci_high, scale)
             size = f"{scale.text(term.seconds)} (95 % {between})"
             text = f"{percent(term.share)} of the step, {size}, is {term.term}"
-            losses.append(Loss(term.seconds, term.ci_low, text + detail, _diagnose(record)))
+            text = "; ".join([text + detail, *_overstated(record, term, scale)])
+            losses.append(Loss(term.seconds, term.ci_low, text, _diagnose(record)))
     for other in record.alternatives:
         if other.saved < MIN_NAMED_SHARE * step_s:
             continue

@@ -74,7 +74,7 @@ def _several_problems(problems: Sequence[Sequence[Measurement]]) -> list[str]:
         who: tuple(i for i, exact in enumerate(exactly) if who in exact)
         for who in dict.fromkeys(name for exact in exactly for name in exact)
     }
-    lines = []
+    lines: list[str] = []
     for common in sorted(dict.fromkeys(ran.values()), key=len, reverse=True):
         names = [name for name, where in ran.items() if set(where) >= set(common)]
         if len(names) < 2:
