@@ -21,7 +21,14 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from pydlbench.analysis.call_times import CallSeconds, CallTimes, Experiment, StepParts, in_round
+from pydlbench.analysis.call_times import (
+    ALONE,
+    CallSeconds,
+    CallTimes,
+    Experiment,
+    StepParts,
+    in_round,
+)
 from pydlbench.grouping import group_by
 from pydlbench.records.breakdown import (
     LEVELS,
@@ -48,6 +55,8 @@ DIFFERENCES: Final = {
     "in_context": "context",
     "step": "between calls",
 }
+# Levels whose parts are not timed in each round.
+_BELOW_STEP: Final = ("limit", "native", "alone")
 _METHODS: Final = {
     "limit": "FLOPs and bytes over measured peaks and bandwidths, at the clock of each round",
     "native": "the fastest native kernels of the layers that stand for the calls, minus the limit",
@@ -134,6 +143,9 @@ class _Analysis:
         quiet = [number for number in rounds.step_s if number not in self._disturbed]
         # All rounds, if the undisturbed ones are too few for a mean of the middle ones.
         self._quiet = quiet if 2 * len(quiet) >= len(rounds.step_s) else list(rounds.step_s)
+        # The rounds that timed the levels below the traced step. Others count with the median.
+        alone = table.series(ALONE).by_round() if ALONE in table else {}
+        self._whole = set(rounds.step_s) & set(alone) or set(rounds.step_s)
         self._experiments = [*experiments, *rounds.in_a_row]
         known = next(iter(rounds.calls.values()))
         every = range(len(parts.calls))
@@ -406,16 +418,26 @@ class _Analysis:
     # --- numbers over rounds ------------------------------------------------------------------
 
     def _interval(
-        self, values: Mapping[int, float], middle: float, *, signed: bool = False
+        self, values: Mapping[int, float], middle: float, level: str, *, signed: bool = False
     ) -> tuple[float | None, float | None]:
-        """Return the interval over rounds, widened to cover the printed value."""
+        """Return the interval over rounds, widened to cover the printed value.
+
+        Args:
+            values: the value in each round.
+            middle: the printed value.
+            level: level of the value. Those below the traced step have no values in coarse rounds.
+            signed: whether the values are differences.
+        """
+        if level in _BELOW_STEP:
+            values = {number: values[number] for number in values if number in self._whole}
         interval = estimate_values(values, self._rounds.steps, signed=signed).interval
         if interval is None:
             return None, None
         return min(interval.low, middle), max(interval.high, middle)
 
     def _term(self, column: _Column, seconds: float, step_s: float) -> Term:
-        low, high = self._interval(column.seconds, seconds, signed=column.kind != "limit")
+        signed = column.kind != "limit"
+        low, high = self._interval(column.seconds, seconds, column.level, signed=signed)
         return Term(
             term=column.term,
             kind=column.kind,
@@ -448,7 +470,7 @@ class _Analysis:
                     number: sum(in_round(self._columns[each].seconds, number) for each in own)
                     for number in self._rounds.step_s
                 }
-                low, high = self._interval(sums, middle)
+                low, high = self._interval(sums, middle, name)
                 levels[name] = Level(median=middle, ci_low=low, ci_high=high, n=len(sums))
         return Levels(**levels), reasons
 
@@ -465,7 +487,7 @@ class _Analysis:
             number: sum(each.seconds[number] for each in own) / step_s
             for number, step_s in self._rounds.step_s.items()
         }
-        return self._interval(shares, share, signed=True)
+        return self._interval(shares, share, "in_context", signed=True)
 
     # --- calls --------------------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
 """A step broken down in stages, each of which leaves an answer.
 
-The calls of the step are recorded. Three coarse rounds time the step and the traced step: their
+The calls of the step are recorded. Some coarse rounds time the step and the traced step: their
 answers have the limit, the calls in the step and the step; all else is one term, *not measured*.
 Then the native layers are searched for, the calls are prepared to run alone, and all rounds that
 follow visit all subjects. After each round there is an answer.
@@ -119,8 +119,10 @@ _NOT_WARM: Final = -1
 # Executions of each call alone in a row: the first behind other calls, the last with its operands
 # in caches.
 _REPEATS: Final = 2
-# Rounds of the step and the traced step alone. Intervals of two would be five times as wide.
-_COARSE_ROUNDS: Final = 3
+# Rounds of the step and the traced step alone. On a CPU, with the four that follow at least, an
+# interval leaves out the fastest and the slowest of nine processes. On a GPU a process takes longer
+# to prepare, and steps differ less.
+_COARSE_ROUNDS: Final = {"cpu": 5, "cuda": 3}
 # Stages besides the rounds: processes, recorded step, traced step, native layers, calls alone.
 _PREPARING_STAGES: Final = 5
 # Why parts have no time in the answers of the coarse rounds.
@@ -167,13 +169,14 @@ def broken_down(
     """
     begin = time.monotonic()
     rounds = max(LEAST_ROUNDS, rounds)
-    stages = _Stages(advance, _COARSE_ROUNDS + rounds)
+    coarse = _COARSE_ROUNDS["cuda" if step.on_gpu else "cpu"]
+    stages = _Stages(advance, coarse + rounds)
     with _bench(step, session, rounds, NativeLayers(session, step.device, known, keep), stages) as (
         bench
     ):
         recording = _record(bench)
         predicted = forecast(step)
-        measuring = _Rounds(bench, recording)
+        measuring = _Rounds(bench, recording, coarse)
 
         def answer(rest: str = "") -> BreakdownRecord:
             record = _derive(bench, recording, measuring, rest)
@@ -186,7 +189,7 @@ def broken_down(
             return msgspec.structs.replace(record, notes=notes, seconds=seconds)
 
         try:
-            for _ in range(_COARSE_ROUNDS):
+            for _ in range(coarse):
                 measuring.take()
                 yield answer(_LATER)
             measuring.prepare()
@@ -468,8 +471,8 @@ class _Rounds:
         notes: notes for the reader: layers without a native row; which subjects failed, and why.
     """
 
-    def __init__(self, bench: _Bench, recording: _Recording) -> None:
-        self._bench, self._recording = bench, recording
+    def __init__(self, bench: _Bench, recording: _Recording, coarse: int) -> None:
+        self._bench, self._recording, self._coarse = bench, recording, coarse
         session, step, trace = bench.session, bench.step, recording.trace
         # Bursts on the cores tell nothing about a GPU.
         self._study = Study(
@@ -575,7 +578,7 @@ class _Rounds:
         """
         number, self._number = self._number, self._number + 1
         bench, step = self._bench, self._bench.step
-        total = _COARSE_ROUNDS + bench.rounds
+        total = self._coarse + bench.rounds
         bench.stages.begin(f"round {number + 1} of {total}")
         fresh = bench.fresh[number % 2]
         if number % 2 == 0:  # the process of the next round waits, stopped while others are timed
@@ -593,7 +596,7 @@ class _Rounds:
         due = [
             subject
             for subject in self._subjects
-            if self._is_due(subject.key, number - _COARSE_ROUNDS)
+            if self._is_due(subject.key, number - self._coarse)
         ]
         errors = self._study.take([*steps, *due], first=number)
         if self._replays and self.calls is not None and not errors:
