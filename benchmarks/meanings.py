@@ -44,8 +44,8 @@ from pydlbench.errors import PydlbenchError
 from pydlbench.models import build_model, model_names
 from pydlbench.ops.descriptor import parse_problem
 from pydlbench.ops.op import Layer
-from pydlbench.records.operator import RecordedCall
 from pydlbench.records.step import StepSpec
+from pydlbench.records.trace import RecordedCall
 from pydlbench.records.user_model import UserInput, UserModelSpec
 
 __all__ = ["Meanings", "differences", "layer_text", "meaning"]

@@ -22,7 +22,7 @@ from torch_rows import TorchPeer, TorchRow
 
 from pydlbench.errors import PydlbenchError
 from pydlbench.models.catalog import find_layers
-from pydlbench.records.specs import KernelSpec
+from pydlbench.records.measurement import KernelSpec
 from pydlbench.runner.options import RunnerOptions
 from pydlbench.runner.session import Session
 from pydlbench.timing.policy import Policy

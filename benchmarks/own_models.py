@@ -40,8 +40,8 @@ from pydlbench.analysis.rows import batches, now_utc
 from pydlbench.backends.steps import requests
 from pydlbench.calls.seen import meaning_of
 from pydlbench.errors import PydlbenchError
-from pydlbench.records.operator import OperatorsFacts, RecordedCall
 from pydlbench.records.step import StepSpec
+from pydlbench.records.trace import OperatorsFacts, RecordedCall
 from pydlbench.records.user_model import UserInput, UserModelSpec
 from pydlbench.report.text import markdown_table
 from pydlbench.runner.options import RunnerOptions

@@ -28,7 +28,7 @@ from torch_rows import TorchPeer, rested
 
 from pydlbench.errors import PydlbenchError
 from pydlbench.models.catalog import find_layers
-from pydlbench.records.specs import KernelSpec
+from pydlbench.records.measurement import KernelSpec
 from pydlbench.runner.options import RunnerOptions
 from pydlbench.runner.session import Session
 from pydlbench.study.estimate import contrast

@@ -17,7 +17,7 @@ from typing import Any, Self
 import msgspec
 
 from pydlbench.errors import WorkerError
-from pydlbench.records.specs import KernelSpec
+from pydlbench.records.measurement import KernelSpec
 from pydlbench.runner.session import Session
 from pydlbench.study.estimate import contrast
 from pydlbench.study.loop import ROUNDS, Study, Subject, random_order

@@ -25,7 +25,7 @@ from pydlbench.records.forecast import ForecastRecord
 from pydlbench.records.step import StepRecord, StepSpec
 from pydlbench.runner.execute import execute
 from pydlbench.runner.tasks import Task
-from pydlbench.store.reader import Reader
+from pydlbench.store.store import Reader
 from pydlbench.words import FRAMEWORKS
 
 

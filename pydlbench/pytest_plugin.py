@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pydlbench.compare.comparison import Comparison
     from pydlbench.compare.rows import Side
     from pydlbench.records.comparison import CompareDocument
-    from pydlbench.records.specs import KernelSpec
+    from pydlbench.records.measurement import KernelSpec
     from pydlbench.records.step import StepSpec
 
 _PYTHON: Final = "--pydlbench-python"
@@ -58,7 +58,7 @@ def pydlbench_layer(request: pytest.FixtureRequest) -> Callable[..., CompareDocu
     """Measure layers, and fail if one has become slower.
 
     Call it with a value of ``--shape``, and with ``batch`` and the keywords of
-    :class:`pydlbench.records.specs.KernelSpec`: ``pass_``, ``precision``, ``backend``, ``mode``...
+    :class:`pydlbench.records.measurement.KernelSpec`: ``pass_``, ``precision``, ``backend``...
 
     Returns:
         A function that returns the comparison: rows with ``ratio``, ``verdict`` and ``resolution``.
@@ -117,7 +117,7 @@ class _Gate:
     def layer(self, layer: str, batch: int | None = None, **spec: Any) -> CompareDocument:
         """Judge layers; see :func:`pydlbench_layer`."""
         from pydlbench.models.catalog import find_layers
-        from pydlbench.records.specs import KernelSpec
+        from pydlbench.records.measurement import KernelSpec
 
         def specs() -> list[KernelSpec | StepSpec]:
             layers = find_layers([layer], batch, option="layer")
@@ -160,8 +160,12 @@ class _Gate:
 
     def _interleaved(self, specs: Sequence[KernelSpec | StepSpec]) -> Comparison:
         """Measure interleaved with another installation."""
-        from pydlbench.compare.installations import compare_installations, open_session, pairs_of
-        from pydlbench.compare.rerun import take_pass
+        from pydlbench.compare.interleaved import (
+            compare_installations,
+            open_session,
+            pairs_of,
+            take_pass,
+        )
         from pydlbench.runner.session import Session
         from pydlbench.study.loop import random_order
         from pydlbench.workers.installation import read_installation, this_installation
@@ -201,7 +205,7 @@ class _Gate:
 def _measured(specs: Sequence[KernelSpec | StepSpec]) -> Side:
     """Measure with new processes for each repetition, as for a stored run."""
     from pydlbench.compare.rows import side_of_documents
-    from pydlbench.records.specs import KernelSpec
+    from pydlbench.records.measurement import KernelSpec
     from pydlbench.runner.options import RunnerOptions
     from pydlbench.runner.session import Session
     from pydlbench.steps.run import run

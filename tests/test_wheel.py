@@ -17,7 +17,7 @@ OPENMP = re.compile(r"(/\S*/lib[gi]?omp[^/\s]*\.so[^/\s]*)$", re.MULTILINE)
 SAMPLED = """
 from pydlbench.backends.base import Preparation
 from pydlbench.models.catalog import find_layers
-from pydlbench.records.specs import KernelSpec
+from pydlbench.records.measurement import KernelSpec
 from pydlbench.runner.session import Session
 from pydlbench.timing.chunk import ChunkRequest
 

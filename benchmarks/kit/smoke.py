@@ -19,7 +19,7 @@ from kit.profiler import kernel_seconds
 from pydlbench.backends.base import Preparation
 from pydlbench.errors import UnsupportedError
 from pydlbench.ops.table import build_layer, ops_of_kind
-from pydlbench.records.specs import KernelSpec
+from pydlbench.records.measurement import KernelSpec
 from pydlbench.timing.chunk import ChunkRequest
 from pydlbench.words import GPU_PRECISIONS, PASSES
 

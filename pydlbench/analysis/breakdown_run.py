@@ -65,14 +65,11 @@ from pydlbench.backends.steps.device import DeviceOperators
 from pydlbench.errors import PydlbenchError, UnsupportedError, UsageError, WorkerError
 from pydlbench.records.breakdown import BreakdownRecord
 from pydlbench.records.forecast import ForecastRecord
-from pydlbench.records.measurement import Measurement
-from pydlbench.records.operator import OperatorsFacts
-from pydlbench.records.specs import KernelSpec
+from pydlbench.records.measurement import KernelSpec, Measurement
 from pydlbench.records.step import StepFacts, StepPreparation, StepSpec
-from pydlbench.records.trace import TraceFacts, Tracing, program_hash
+from pydlbench.records.trace import OperatorsFacts, TraceFacts, Tracing, program_hash
 from pydlbench.runner.session import Session
-from pydlbench.steps.prepare import prepare_step
-from pydlbench.steps.run import step_policy
+from pydlbench.steps.run import prepare_step, step_policy
 from pydlbench.steps.traced import limits_of, traced_rounds, tracing_of
 from pydlbench.study.loop import Size, Study, Subject, random_order
 from pydlbench.study.table import SampleTable

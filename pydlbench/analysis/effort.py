@@ -23,8 +23,7 @@ from pydlbench.timing.policy import LEAST_ROUNDS
 from pydlbench.timing.statistics import median_interval
 
 if TYPE_CHECKING:
-    from pydlbench.records.measurement import Measurement
-    from pydlbench.records.specs import KernelSpec
+    from pydlbench.records.measurement import KernelSpec, Measurement
     from pydlbench.runner.repetitions import Effort
 
 # Number of rounds that all rows share: fewer visits do not give a deviation.

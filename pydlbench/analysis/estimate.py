@@ -33,8 +33,7 @@ from pydlbench.records.estimate import (
     StepEstimate,
     group_layers,
 )
-from pydlbench.records.measurement import MATERIAL, Measurement, disturbed_share
-from pydlbench.records.specs import KernelSpec
+from pydlbench.records.measurement import MATERIAL, KernelSpec, Measurement, disturbed_share
 from pydlbench.runner.repetitions import Effort
 from pydlbench.timing.statistics import sum_known
 

@@ -24,8 +24,8 @@ from pydlbench.grouping import group_by
 from pydlbench.models.passes import StepPass
 from pydlbench.ops.table import out_of_place
 from pydlbench.records.estimate import Recorded
-from pydlbench.records.operator import RecordedCall, operator_of
 from pydlbench.records.step import StepSpec
+from pydlbench.records.trace import RecordedCall, operator_of
 from pydlbench.runner.session import Session
 from pydlbench.timing.statistics import sum_known
 from pydlbench.words import CPU_PRECISIONS, FRAMEWORK_MODES, GPU_PRECISIONS, ONNX_FRAMEWORK

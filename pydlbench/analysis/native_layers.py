@@ -15,8 +15,7 @@ from pydlbench.analysis.mapped import MappedCall
 from pydlbench.backends.base import KernelFacts
 from pydlbench.grouping import group_by, sum_by
 from pydlbench.ops.table import ITEM_BYTES, without_sides
-from pydlbench.records.measurement import Measurement
-from pydlbench.records.specs import KernelSpec
+from pydlbench.records.measurement import KernelSpec, Measurement
 from pydlbench.runner.session import Session
 from pydlbench.study.loop import Size, Subject
 from pydlbench.study.table import SampleTable

@@ -15,8 +15,8 @@ from pydlbench.backends.steps import requests
 from pydlbench.calls.groups import feed_signature, is_feed, is_group, runs_library
 from pydlbench.calls.seen.tensorflow import TensorFlowNode, is_node
 from pydlbench.models import build_model
-from pydlbench.records.operator import OperatorsFacts, RecordedCall
 from pydlbench.records.step import StepSpec
+from pydlbench.records.trace import OperatorsFacts, RecordedCall
 from pydlbench.runner.session import Session
 
 

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from pydlbench.records.operator import RecordedCall
+    from pydlbench.records.trace import RecordedCall
 
 #: Steps in a row before the host waits for the device.
 STEPS: Final = 10

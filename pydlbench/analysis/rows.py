@@ -16,10 +16,10 @@ from pydlbench.backends.steps import requests
 from pydlbench.calls.meaning import Meaning
 from pydlbench.devices.gpu.cards import KnownCard, card_named
 from pydlbench.records.forecast import OperatorTime, Place
-from pydlbench.records.operator import OperatorsFacts, RecordedCall
 from pydlbench.records.step import StepSpec
+from pydlbench.records.trace import OperatorsFacts, RecordedCall
 from pydlbench.runner.session import Session
-from pydlbench.store.reader import Reader
+from pydlbench.store.store import Reader
 from pydlbench.timing.chunk import Chunk, ChunkRequest
 from pydlbench.timing.policy import Policy
 from pydlbench.timing.statistics import median, middle_rounds

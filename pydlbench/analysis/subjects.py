@@ -11,8 +11,8 @@ from pydlbench.analysis.rows import batches
 from pydlbench.backends.steps import requests
 from pydlbench.backends.steps.timed_calls import LoggedOperators
 from pydlbench.errors import UnsupportedError
-from pydlbench.records.operator import OperatorsFacts, RecordedCall
 from pydlbench.records.step import StepFacts, StepSpec
+from pydlbench.records.trace import OperatorsFacts, RecordedCall
 from pydlbench.runner.session import Session
 from pydlbench.steps.traced import Rounds
 from pydlbench.timing.chunk import Chunk, ChunkRequest

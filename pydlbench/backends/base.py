@@ -8,8 +8,7 @@ from typing import Any, Protocol
 
 from pydlbench.errors import InsufficientMemoryError, UnsupportedError
 from pydlbench.ops.op import Layer
-from pydlbench.records.measurement import Correctness
-from pydlbench.records.specs import KernelSpec
+from pydlbench.records.measurement import Correctness, KernelSpec
 from pydlbench.timing.chunk import Chunk, ChunkRequest
 from pydlbench.words import CPU_PRECISIONS, GPU_PRECISIONS
 

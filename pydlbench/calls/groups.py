@@ -16,8 +16,8 @@ import msgspec
 
 from pydlbench.calls.seen.tensorflow import LIBRARY_NODES
 from pydlbench.calls.step_calls import StepCall, distinct_calls
-from pydlbench.records.operator import RecordedCall
 from pydlbench.records.record import Record
+from pydlbench.records.trace import RecordedCall
 
 _PREFIX: Final = '{"calls":['
 #: Operators that libraries compute, PyTorch's (without suffixes for a backward pass or a device),

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from pydlbench.grouping import group_by
-from pydlbench.records.operator import RecordedCall
 from pydlbench.records.record import Record
-from pydlbench.records.trace import ProgramCall, module_of
+from pydlbench.records.trace import ProgramCall, RecordedCall, module_of
 
 
 class StepCall(Record, frozen=True, kw_only=True):
     """One call of a step.
 
-    Several attributes are also in :class:`~pydlbench.records.operator.RecordedCall`.
+    Several attributes are also in :class:`~pydlbench.records.trace.RecordedCall`.
 
     Attributes:
         signature: text that determines what the call computes.

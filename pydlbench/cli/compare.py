@@ -32,10 +32,9 @@ from pydlbench.errors import PydlbenchError, UnsupportedError, UsageError
 
 if TYPE_CHECKING:
     from pydlbench.compare.comparison import Comparison
-    from pydlbench.compare.match import Matching
-    from pydlbench.compare.rerun import RerunPair
-    from pydlbench.compare.rows import Side, SideRow
-    from pydlbench.records.specs import KernelSpec
+    from pydlbench.compare.interleaved import RerunPair
+    from pydlbench.compare.rows import Matching, Side, SideRow
+    from pydlbench.records.measurement import KernelSpec
     from pydlbench.records.step import StepSpec
     from pydlbench.store.documents import Loaded
 
@@ -249,8 +248,8 @@ def _compare_fleets(args: CompareOptions, runs: Sequence[Loaded], outputs: Outpu
     Raises:
         UsageError: only one of them is a fleet's, or they have no node in common.
     """
-    from pydlbench.fleet.compare import compare_fleets
     from pydlbench.fleet.gather import TABLE
+    from pydlbench.fleet.verdict import compare_fleets
     from pydlbench.report.fleet import fleet_comparison, judge_changes
 
     _refuse_other_kind(runs, "fleet")
@@ -354,7 +353,7 @@ def run_published(args: CompareOptions, outputs: Outputs) -> int:
 
 def _script_batch(protocol: str, model: str) -> int | None:
     """Return a script's default batch of a model."""
-    from pydlbench.protocols.scripts import find_protocol
+    from pydlbench.protocols.protocol import find_protocol
 
     try:
         return find_protocol(protocol).settings(model).batch
@@ -373,7 +372,7 @@ def _run_installations(args: CompareOptions, outputs: Outputs, margin: float) ->
         UsageError: bad input, or an interpreter that cannot measure.
         PydlbenchError: nothing was measured in both.
     """
-    from pydlbench.compare.installations import compare_installations, open_session, pairs_of
+    from pydlbench.compare.interleaved import compare_installations, open_session, pairs_of
     from pydlbench.runner.session import Session
     from pydlbench.workers.installation import read_installation
 
@@ -460,8 +459,7 @@ def _interleaved(
         PydlbenchError: no pass was finished.
     """
     from pydlbench.compare.interleaved import as_remeasured, compare_interleaved
-    from pydlbench.compare.match import match
-    from pydlbench.compare.rows import read_side
+    from pydlbench.compare.rows import match, read_side
 
     with reading_store(args.store) as store:
         a, b = (read_side(name, store) for name in args.runs)
@@ -486,8 +484,8 @@ def _measurable_pairs(
     """Return the pairs that can be measured again, their specs, and notes on the others."""
     import dataclasses
 
-    from pydlbench.compare.match import Pair
-    from pydlbench.compare.rerun import RerunPair
+    from pydlbench.compare.interleaved import RerunPair
+    from pydlbench.compare.rows import Pair
 
     pairs: list[Pair] = []
     untimed = list(matching.untimed)
@@ -514,7 +512,7 @@ def _check_memory(rerun: Sequence[RerunPair]) -> None:
     Raises:
         UsageError: they do not.
     """
-    from pydlbench.records.specs import KernelSpec
+    from pydlbench.records.measurement import KernelSpec
     from pydlbench.runner.memory import check_memory
 
     with _open_session(side=0, threads=None, seed=0) as session:
@@ -535,7 +533,7 @@ def _measure(
     open_host: Callable[..., Any],
 ) -> tuple[int, bool]:
     """Take the passes; return how many are finished, and whether Ctrl-C ended them."""
-    from pydlbench.compare.rerun import take_pass
+    from pydlbench.compare.interleaved import take_pass
     from pydlbench.runner.recorder import OneInterrupt
 
     progress = ProgressLine.from_options(args)

@@ -15,7 +15,7 @@ from pydlbench.runner.tasks import KernelTask, Task, TaskRow
 
 if TYPE_CHECKING:
     from pydlbench.cli.recorded import Log
-    from pydlbench.records.specs import KernelSpec
+    from pydlbench.records.measurement import KernelSpec
 
 # Seconds of sampling per row if backends compete: each waits for all others, and what is compared
 # is their ratio in the same rounds.
@@ -98,7 +98,7 @@ def read_request(
         begin(threads[0])
     layouts, fusions = read_layouts(device, args), read_fusions(device, args.fuse)
     problems, log, more = read_problems(args, device)
-    from pydlbench.records.specs import KernelSpec
+    from pydlbench.records.measurement import KernelSpec
     from pydlbench.timing.policy import LAYER_BUDGET_S
 
     combinations = product(problems, args.cache, layouts, args.timing, fusions, backends)

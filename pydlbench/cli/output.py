@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.run import RunRecord
     from pydlbench.records.step import StepRecord
-    from pydlbench.store.reader import Reader
+    from pydlbench.store.store import Reader
 
 _FORMATS: Final = ("json", "csv", "md")
 
@@ -152,7 +152,7 @@ def expecting(
 
     if store is None or len(store.runs(limit=OCCASIONS)) < OCCASIONS:
         return rows
-    from pydlbench.compare.expected import add_predictions
+    from pydlbench.compare.stored import add_predictions
 
     return add_predictions(run, rows, store)
 

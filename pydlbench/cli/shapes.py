@@ -119,7 +119,7 @@ def _summary(layers: list[Layer]) -> list[Block]:
 
 def _table(layers: list[Layer]) -> list[Block]:
     """Return a line per layer, below a legend of the columns."""
-    from pydlbench.records.fields import columns_of
+    from pydlbench.records.record import columns_of
 
     rows = list(map(_entry, layers))
     names = "layer pooled forward.flops forward.executed forward.bytes forward.intensity"

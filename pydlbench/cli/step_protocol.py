@@ -16,9 +16,8 @@ from pydlbench.cli.steps import USER_MODEL_OPTIONS, StepsTask, devices_of, setti
 from pydlbench.cli.terminal import ProgressLine
 from pydlbench.cli.values import choices
 from pydlbench.errors import UsageError
-from pydlbench.protocols.protocol import Protocol
+from pydlbench.protocols.protocol import Protocol, find_protocol
 from pydlbench.protocols.runner import ProtocolSpec, run_in_worker
-from pydlbench.protocols.scripts import find_protocol
 from pydlbench.records.run import RunRecord
 from pydlbench.report.json import dump
 from pydlbench.report.text import STDOUT, check_writable, write_text

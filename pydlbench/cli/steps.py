@@ -172,7 +172,7 @@ class ModelTask(Task):
 
     def _with_framework(self, session: Any) -> Self:
         """Return the task with its steps in the framework of the model."""
-        from pydlbench.steps.prepare import in_own_framework
+        from pydlbench.steps.run import in_own_framework
 
         def renamed(row: TaskRow, step: StepSpec) -> TaskRow:
             before, now = (f"{each.framework} {each.mode}" for each in (row.spec, step))

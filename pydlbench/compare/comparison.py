@@ -20,7 +20,7 @@ from pydlbench.records.comparison import (
 from pydlbench.records.record import SCHEMA_VERSION
 
 if TYPE_CHECKING:
-    from pydlbench.compare.match import Matching
+    from pydlbench.compare.rows import Matching
 
 #: A ratio B / A with its interval and verdict.
 Estimate = ComparisonEstimate

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from pydlbench.compare.match import Pair
-    from pydlbench.compare.rows import Side
+    from pydlbench.compare.rows import Pair, Side
 
 _MAX_LISTED_NAMES: Final = 3
 # Facts of a machine that a kernel's time depends on, with their names in words.

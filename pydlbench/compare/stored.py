@@ -27,20 +27,32 @@ from pydlbench.compare.comparison import (
     Estimate,
 )
 from pydlbench.compare.environment import differences
-from pydlbench.compare.match import Matching, Pair, key, kinds_of, match
-from pydlbench.compare.rows import Side, SideRow, read_side
+from pydlbench.compare.rows import (
+    Matching,
+    Pair,
+    Side,
+    SideRow,
+    key,
+    kinds_of,
+    match,
+    read_side,
+    side_of_documents,
+)
 from pydlbench.compare.statistics import (
     Scatter,
     Spread,
     freedom_of,
     judge,
+    quantile,
     scatter_of,
     spread_of,
     welch,
 )
 from pydlbench.errors import UsageError
+from pydlbench.records.measurement import LATER_LEVEL, OCCASIONS, Expected, Measurement
+from pydlbench.records.run import RunRecord
 from pydlbench.store.place import machine_name
-from pydlbench.store.reader import Reader
+from pydlbench.store.store import Reader
 
 #: Standard deviation of a row's logarithm from run to run, assumed with fewer than
 #: :data:`MIN_RUNS` replicates. On shared machines the time of the same code moves by 5 to 20 % from
@@ -339,3 +351,46 @@ def spread(rows: Sequence[SideRow], runs: Sequence[Mapping[Any, float]]) -> Spre
     names = [key(row) for row in rows]
     seconds = [[run.get(name, math.nan) for name in names] for run in runs]
     return spread_of(np.log(np.array(seconds, dtype=float).reshape(len(runs), len(rows))))
+
+
+def add_predictions(
+    run: RunRecord, rows: Sequence[Measurement], store: Reader
+) -> list[Measurement]:
+    """Return rows of a run with their prediction intervals.
+
+    Args:
+        run: record of the run.
+        rows: all or some of its rows.
+        store: store with runs of the same code, machine, libraries and settings.
+    """
+    side = side_of_documents("", run, [row.to_dict() for row in rows])
+    runs = repetitions(store, side, {key(row) for row in side.rows})
+    return [
+        msgspec.structs.replace(row, expected_s=interval) if row.ok else row
+        for row, interval in zip(rows, predict(side.rows, runs), strict=True)
+    ]
+
+
+def predict(rows: Sequence[SideRow], runs: Sequence[Mapping[Any, float]]) -> list[Expected | None]:
+    """Return the prediction interval of each row's median in a later run.
+
+    Args:
+        rows: rows of a run.
+        runs: seconds by key, from :func:`~pydlbench.compare.stored.repetitions`.
+
+    Returns:
+        None for a row with undisturbed times of fewer than
+        :data:`~pydlbench.records.measurement.OCCASIONS` runs.
+    """
+    known = spread(rows, runs)
+    scatter = scatter_of([known], kinds_of(rows))
+    columns = (known.means, known.counts, scatter.sd, scatter.freedom)
+    intervals: list[Expected | None] = []
+    for mean, count, sd, freedom in zip(*(column.tolist() for column in columns), strict=True):
+        if count < OCCASIONS:
+            intervals.append(None)
+            continue
+        reach = quantile(LATER_LEVEL, int(freedom)) * sd * math.sqrt(1 + 1 / count)
+        low, high = math.exp(mean - reach), math.exp(mean + reach)
+        intervals.append(Expected(low=low, high=high, occasions=count))
+    return intervals

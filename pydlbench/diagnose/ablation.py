@@ -13,12 +13,10 @@ from pydlbench.backends.base import KernelFacts
 from pydlbench.diagnose.evidence import Observations
 from pydlbench.errors import PrimitiveError
 from pydlbench.records.diagnosis import ALL, Cause, Saving
-from pydlbench.records.measurement import Measurement
-from pydlbench.records.specs import KernelSpec
+from pydlbench.records.measurement import KernelSpec, Measurement
 from pydlbench.records.step import StepFacts, StepPreparation, StepSpec
 from pydlbench.runner.session import Session
-from pydlbench.steps.prepare import prepare_step
-from pydlbench.steps.run import step_policy
+from pydlbench.steps.run import prepare_step, step_policy
 from pydlbench.study.estimate import Estimate, contrast
 from pydlbench.study.loop import ROUNDS, random_order, sample_pair
 from pydlbench.timing.policy import LEAST_ROUNDS, Policy

@@ -31,10 +31,9 @@ from pydlbench.records.breakdown import BreakdownRecord, BrokenDownCall
 from pydlbench.records.breakdown import Term as Difference
 from pydlbench.records.diagnosis import MIN_SAVING
 from pydlbench.records.estimate import StepEstimate
-from pydlbench.records.measurement import Measurement
-from pydlbench.records.operator import RecordedCall
-from pydlbench.records.specs import KernelSpec
+from pydlbench.records.measurement import KernelSpec, Measurement
 from pydlbench.records.step import StepRecord, StepSpec
+from pydlbench.records.trace import RecordedCall
 from pydlbench.runner.rows import empty_row
 from pydlbench.runner.session import Session
 from pydlbench.steps.run import run

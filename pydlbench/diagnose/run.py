@@ -21,22 +21,20 @@ from pydlbench.diagnose.ablation import (
     try_out,
 )
 from pydlbench.diagnose.evidence import Observations, observe, time_step
-from pydlbench.diagnose.layer_rules import (
-    find_channels,
-    find_copies,
-    find_loss,
-    find_operators,
-    find_roofs,
-)
-from pydlbench.diagnose.step_rules import (
+from pydlbench.diagnose.rules import (
     find_arithmetic,
     find_batch,
+    find_channels,
+    find_copies,
     find_decay,
     find_dispatch,
     find_first_touch,
     find_fusion,
     find_layout,
+    find_loss,
+    find_operators,
     find_optimizer,
+    find_roofs,
 )
 from pydlbench.errors import PydlbenchError, UnsupportedError
 from pydlbench.grouping import group_by

@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from pydlbench.compare.match import FIELDS, LAYER_KINDS, describe, key
-from pydlbench.compare.rows import SideRow, side_of
+from pydlbench.compare.rows import FIELDS, LAYER_KINDS, SideRow, describe, key, side_of
 from pydlbench.errors import PydlbenchError, StoreError, UsageError
 from pydlbench.models.user_model import is_onnx
 from pydlbench.records.fleet import FleetVisit

@@ -17,8 +17,7 @@ import re
 from typing import Any, Final
 
 from pydlbench.errors import UsageError
-from pydlbench.ops.fields import REQUIRED, SIDES, Field
-from pydlbench.ops.op import Op, Sizes
+from pydlbench.ops.op import REQUIRED, SIDES, Field, Op, Sizes
 
 _NUMBER: Final = re.compile(r"[0-9]+")
 _SIGNED: Final = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:e[-+]?[0-9]+)?")

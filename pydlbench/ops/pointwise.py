@@ -17,8 +17,7 @@ from typing import Any, Final
 
 from pydlbench.errors import UsageError
 from pydlbench.ops.axis import Axis
-from pydlbench.ops.fields import Field
-from pydlbench.ops.op import Layer, Op, Pass, Shape, Shapes, in_place_op
+from pydlbench.ops.op import Field, Layer, Op, Pass, Shape, Shapes, in_place_op
 
 # -----------------------------------------------------------------------------
 # Sizes.

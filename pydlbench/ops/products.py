@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from pydlbench.errors import UnsupportedError, UsageError
-from pydlbench.ops.fields import Field
 from pydlbench.ops.grammar import malformed
-from pydlbench.ops.op import Layer, Op, Operands, Pass, Shape, Shapes, Sizes
+from pydlbench.ops.op import Field, Layer, Op, Operands, Pass, Shape, Shapes, Sizes
 
 # -----------------------------------------------------------------------------
 # ``dst[m, n] = src[m, k] @ weights[k, n]``, without bias, for each matrix of a batch; batch

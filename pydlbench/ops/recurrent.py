@@ -27,8 +27,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from pydlbench.errors import UsageError
-from pydlbench.ops.fields import Field
-from pydlbench.ops.op import Layer, Op, Pass, Shapes
+from pydlbench.ops.op import Field, Layer, Op, Pass, Shapes
 
 #: Products with the source (and with the state) in each step of a cell.
 _GATES: Final = {"lstm": 4, "gru": 3}

@@ -17,8 +17,7 @@ import math
 from collections.abc import Iterable
 from typing import Any, Final
 
-from pydlbench.ops.fields import Field
-from pydlbench.ops.op import Layer, Op, Pass
+from pydlbench.ops.op import Field, Layer, Op, Pass
 from pydlbench.ops.windows import expand_sides
 
 

@@ -13,8 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 from pydlbench.errors import UsageError
-from pydlbench.ops.fields import Field
-from pydlbench.ops.op import Layer, Op, Operands, Pass, Shape, Sizes, in_place_op
+from pydlbench.ops.op import Field, Layer, Op, Operands, Pass, Shape, Sizes, in_place_op
 
 
 def _operands(minimum: int, maximum: int, *names: str) -> Operands:

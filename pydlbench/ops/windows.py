@@ -20,8 +20,7 @@ from typing import Any, Final
 
 from pydlbench.errors import UsageError
 from pydlbench.ops.axis import Axis, derived_pad, extent, output_size, trailing_pad
-from pydlbench.ops.fields import SIDES, Field
-from pydlbench.ops.op import Layer, Op, Pass, Shapes
+from pydlbench.ops.op import SIDES, Field, Layer, Op, Pass, Shapes
 
 _MAX_CUT: Final = 2**63
 _GROUPS: Final = Field(name="groups", spelling="g", default=1)

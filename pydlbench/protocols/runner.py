@@ -14,8 +14,14 @@ from pydlbench.models import build_model
 from pydlbench.models.graph import Model
 from pydlbench.protocols.data.datasets import Dataset, load
 from pydlbench.protocols.interpreter import run_protocol
-from pydlbench.protocols.protocol import LogStream, Protocol, ProtocolRun, ProtocolSubject, Settings
-from pydlbench.protocols.scripts import find_protocol
+from pydlbench.protocols.protocol import (
+    LogStream,
+    Protocol,
+    ProtocolRun,
+    ProtocolSubject,
+    Settings,
+    find_protocol,
+)
 from pydlbench.records.protocol import ProtocolNumber, ProtocolOptions
 from pydlbench.records.record import Record
 from pydlbench.records.step import StepSpec
@@ -216,7 +222,7 @@ def _subject(spec: ProtocolSpec, model: Model, environment: Mapping[str, Any]) -
 
 def _data(spec: ProtocolSpec, log: LogStream) -> Dataset | None:
     """Return the images that the protocol needs: the real ones, or generated ones."""
-    from pydlbench.protocols.data.generated import generate
+    from pydlbench.protocols.data.datasets import generate
 
     name = spec.declaration.data
     if name is None:

@@ -8,9 +8,8 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from pydlbench.records.fields import shown
-from pydlbench.records.record import Record, one_of
-from pydlbench.records.specs import Framework, Phase, Precision
+from pydlbench.records.measurement import Framework, Phase, Precision
+from pydlbench.records.record import Record, one_of, shown
 from pydlbench.records.trace import CallInContext, ModuleInContext, Tracing
 from pydlbench.records.user_model import UserModelSpec
 from pydlbench.units import format_seconds, percent
@@ -135,7 +134,7 @@ class BrokenDownCall(CallInContext, frozen=True, kw_only=True):
         faults: page faults of all these calls in the step; None where they were not counted by
             call.
         signatures: signatures of the calls, see
-            :class:`~pydlbench.records.operator.RecordedCall`.
+            :class:`~pydlbench.records.trace.RecordedCall`.
     """
 
     alone_s: float | None = None

@@ -8,8 +8,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from pydlbench.records.fields import shown
-from pydlbench.records.record import Document, Record, one_of
+from pydlbench.records.record import Document, Record, one_of, shown
 from pydlbench.units import format_seconds, number
 
 Verdict = Annotated[

@@ -19,17 +19,15 @@ from pydlbench.records.breakdown import BreakdownRecord
 from pydlbench.records.comparison import CompareDocument
 from pydlbench.records.diagnosis import Diagnosis
 from pydlbench.records.estimate import StepEstimate
-from pydlbench.records.fields import shown
 from pydlbench.records.fleet import FleetComparison, FleetVerdict
 from pydlbench.records.forecast import ForecastRecord
 from pydlbench.records.ledger import CollectiveSkew, LedgerDifference, RankStep, StepLedger
-from pydlbench.records.measurement import Measurement, Status
+from pydlbench.records.measurement import Framework, Measurement, Phase, Precision, Status
 from pydlbench.records.protocol import ProtocolNumber, ProtocolOptions
 from pydlbench.records.published import PublishedDocument
-from pydlbench.records.record import Document, Record, one_of, version
+from pydlbench.records.record import Document, Record, one_of, shown, version
 from pydlbench.records.recorded import RecordedSteps
 from pydlbench.records.run import RunInfo, RunRecord
-from pydlbench.records.specs import Framework, Phase, Precision
 from pydlbench.records.step import StepRow
 from pydlbench.units import format_bytes, format_flops
 

@@ -7,11 +7,9 @@ from typing import Annotated, Any
 
 import msgspec
 
-from pydlbench.records.fields import shown
-from pydlbench.records.measurement import MATERIAL
-from pydlbench.records.operator import RecordedCall
-from pydlbench.records.record import Record
-from pydlbench.records.specs import Phase, Precision
+from pydlbench.records.measurement import MATERIAL, Phase, Precision
+from pydlbench.records.record import Record, shown
+from pydlbench.records.trace import RecordedCall
 from pydlbench.records.user_model import UserModelSpec
 from pydlbench.units import format_seconds, percent
 

@@ -8,8 +8,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from pydlbench.records.fields import shown
-from pydlbench.records.record import Record, one_of
+from pydlbench.records.record import Record, one_of, shown
 from pydlbench.units import cut, format_seconds, percent
 
 #: Formats a fraction as a signed percentage.

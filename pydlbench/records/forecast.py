@@ -10,9 +10,8 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from pydlbench.records.fields import shown
-from pydlbench.records.record import Record
-from pydlbench.records.specs import Framework, Phase, Precision
+from pydlbench.records.measurement import Framework, Phase, Precision
+from pydlbench.records.record import Record, shown
 from pydlbench.records.user_model import UserModelSpec
 from pydlbench.timing.statistics import median, median_interval
 from pydlbench.units import cut, format_seconds, percent
@@ -207,7 +206,7 @@ class ForecastRecord(Record, frozen=True, kw_only=True, rename={"seconds": "fore
         created_utc: when the forecast was made, in ISO 8601.
         seconds: time of a step (JSON: ``forecast_s``).
         ci_low: lower end of the step's 90 % interval, from the errors of earlier forecasts, or from
-            :data:`pydlbench.analysis.scores.ASSUMED` if fewer than nine were scored.
+            :data:`pydlbench.analysis.forecast.ASSUMED` if fewer than nine were scored.
         ci_high: upper end of the interval.
         operators_s: sum of the operators' times.
         host_s: on a GPU, the host's time to enqueue a step; the step is the makespan of host and

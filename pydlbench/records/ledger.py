@@ -6,8 +6,7 @@ from typing import Annotated
 
 import msgspec
 
-from pydlbench.records.fields import shown
-from pydlbench.records.record import Record
+from pydlbench.records.record import Record, shown
 from pydlbench.units import format_bytes, format_count, format_flops, format_seconds, percent
 
 

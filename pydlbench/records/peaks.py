@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from pydlbench.records.measurement import Precision
 from pydlbench.records.record import Record
-from pydlbench.records.specs import Precision
 
 
 class DevicePeaks(Record, frozen=True, kw_only=True):

@@ -5,8 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Annotated
 
-from pydlbench.records.fields import shown
-from pydlbench.records.record import Document, Record
+from pydlbench.records.record import Document, Record, shown
 from pydlbench.units import number
 
 _words = partial(shown, right=False)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydlbench.records.fields import shown
-from pydlbench.records.record import Record, one_of
+from pydlbench.records.record import Record, one_of, shown
 from pydlbench.records.trace import CallInContext, Dominant, ModuleInContext
 from pydlbench.units import format_seconds, percent
 from pydlbench.words import DIRECTIONS
@@ -32,7 +31,7 @@ class RecordedProblem(Record, frozen=True, kw_only=True):
         native_s: time of the native layers that stand for these calls; null where the layers were
             not timed.
         no_layer: why no native layer stands for them; null where one does.
-        signature: signature of the calls, see :class:`~pydlbench.records.operator.RecordedCall`.
+        signature: signature of the calls, see :class:`~pydlbench.records.trace.RecordedCall`.
     """
 
     operator: Annotated[str, shown("operator", right=False)]

@@ -12,8 +12,7 @@ from typing import Annotated, Any, ClassVar, Final
 
 import msgspec
 
-from pydlbench.records.fields import shown
-from pydlbench.records.record import Record, one_of
+from pydlbench.records.record import Record, one_of, shown
 from pydlbench.units import cut
 
 #: States of a run. ``killed`` is never stored: it is a ``running`` one whose process is gone.

@@ -10,10 +10,8 @@ import msgspec
 from pydlbench.errors import UsageError
 from pydlbench.models.user_model import is_onnx, is_user_model
 from pydlbench.records.breakdown import BreakdownRecord
-from pydlbench.records.fields import shown
-from pydlbench.records.measurement import Status, TimeSummary
-from pydlbench.records.record import Record, one_of
-from pydlbench.records.specs import Framework, Phase, Precision
+from pydlbench.records.measurement import Framework, Phase, Precision, Status, TimeSummary
+from pydlbench.records.record import Record, one_of, shown
 from pydlbench.records.trace import (
     TRACES,
     CallInContext,

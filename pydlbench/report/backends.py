@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Sequence
 from typing import Final
 
-from pydlbench.records.fields import Column, columns_of
 from pydlbench.records.measurement import UNCERTAIN_LEGEND, Measurement, is_uncertain
+from pydlbench.records.record import Column, columns_of
 from pydlbench.report.blocks import TableBlock
 from pydlbench.report.columns import (
     AXES,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 if TYPE_CHECKING:
-    from pydlbench.records.fields import Column
+    from pydlbench.records.record import Column
     from pydlbench.records.run import RunRecord
 
 Row = TypeVar("Row")

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from pydlbench.backends import capabilities
 from pydlbench.records.breakdown import LEVELS, Alternative, BreakdownRecord, Level, Term
-from pydlbench.records.fields import columns_of
 from pydlbench.records.measurement import MIN_NAMED_SHARE
+from pydlbench.records.record import columns_of
 from pydlbench.records.run import RunRecord
 from pydlbench.records.step import step_words
 from pydlbench.records.user_model import rate_unit

@@ -8,8 +8,8 @@ from statistics import median
 from typing import Any
 
 from pydlbench.grouping import group_by
-from pydlbench.records.fields import Column, columns_of
 from pydlbench.records.measurement import Measurement
+from pydlbench.records.record import Column, columns_of
 from pydlbench.records.run import RunRecord
 from pydlbench.units import (
     format_bytes,

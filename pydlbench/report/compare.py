@@ -19,12 +19,11 @@ from pydlbench.compare.comparison import (
     Comparison,
     Estimate,
 )
-from pydlbench.compare.match import AXES, LAYER_KINDS, describe
-from pydlbench.compare.rows import Side, SideRow
+from pydlbench.compare.rows import AXES, LAYER_KINDS, Side, SideRow, describe
 from pydlbench.compare.stored import CONTENDED
 from pydlbench.grouping import group_by
 from pydlbench.records.comparison import FACTOR, least_change, ratio_text
-from pydlbench.records.fields import columns_of
+from pydlbench.records.record import columns_of
 from pydlbench.report.blocks import Block, Heading, Headline, Lines, TableBlock
 from pydlbench.units import number, percent, quantity, some_names, time_in, time_unit
 

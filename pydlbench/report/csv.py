@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from pydlbench.records.breakdown import LEVELS
-from pydlbench.records.fields import flat_names
 from pydlbench.records.measurement import Measurement
+from pydlbench.records.record import flat_names
 from pydlbench.records.run import RunRecord
 from pydlbench.records.step import StepRow
 from pydlbench.report.text import csv_text

@@ -9,8 +9,8 @@ from typing import Any, Final
 from pydlbench.analysis.dominance import Dominance
 from pydlbench.records.documents import SummaryDocument
 from pydlbench.records.estimate import EstimatedLayer, Recorded, StepEstimate
-from pydlbench.records.fields import columns_of
 from pydlbench.records.measurement import MIN_NAMED_SHARE, Measurement, fewer_flops
+from pydlbench.records.record import columns_of
 from pydlbench.records.run import RunRecord
 from pydlbench.records.user_model import rate_unit
 from pydlbench.report.blocks import Block, Facts, Heading, Headline, Lines, TableBlock

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Final, TypeVar
 
 from pydlbench.grouping import group_by
-from pydlbench.records.fields import columns_of
 from pydlbench.records.fleet import (
     SIGNED,
     FleetChange,
@@ -16,6 +15,7 @@ from pydlbench.records.fleet import (
     FleetStep,
     FleetVerdict,
 )
+from pydlbench.records.record import columns_of
 from pydlbench.report.blocks import Block, Heading, Headline, Lines, TableBlock
 from pydlbench.report.figures.nodes import nodes
 from pydlbench.units import format_seconds, percent, quantity, some_names

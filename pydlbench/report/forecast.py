@@ -7,10 +7,10 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from pydlbench.analysis.scores import MIN_SCORED
+from pydlbench.analysis.forecast import MIN_SCORED
 from pydlbench.backends import capabilities
-from pydlbench.records.fields import Column, columns_of
 from pydlbench.records.forecast import ForecastRecord, ForecastTerm
+from pydlbench.records.record import Column, columns_of
 from pydlbench.records.run import RunRecord
 from pydlbench.records.step import StepSpec, step_words
 from pydlbench.report.blocks import Block, Heading, Headline, Lines, TableBlock

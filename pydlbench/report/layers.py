@@ -10,8 +10,8 @@ from functools import partial
 from typing import Any, Final
 
 from pydlbench.ops.table import without_sides
-from pydlbench.records.fields import Column, columns_of
 from pydlbench.records.measurement import Candidate, Measurement
+from pydlbench.records.record import Column, columns_of
 from pydlbench.records.run import RunRecord
 from pydlbench.report.backends import interleaved_legend, interleaved_table
 from pydlbench.report.blocks import Block, Heading, Headline, Lines, TableBlock

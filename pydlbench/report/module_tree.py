@@ -7,8 +7,7 @@ from typing import Annotated, Any, Final, TypeVar
 
 from pydlbench.grouping import sum_by
 from pydlbench.models.tree import RepeatedModule, fold
-from pydlbench.records.fields import Column, columns_of, shown
-from pydlbench.records.record import Record
+from pydlbench.records.record import Column, Record, columns_of, shown
 from pydlbench.records.trace import CallInContext
 from pydlbench.report.blocks import TableBlock
 from pydlbench.steps.traced import limit_of_module

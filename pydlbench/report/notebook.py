@@ -9,11 +9,10 @@ from pydlbench.records.breakdown import BreakdownRecord
 from pydlbench.records.comparison import CompareDocument
 from pydlbench.records.diagnosis import Diagnosis
 from pydlbench.records.estimate import StepEstimate
-from pydlbench.records.fields import columns_of
 from pydlbench.records.forecast import ForecastRecord
 from pydlbench.records.measurement import Measurement
 from pydlbench.records.peaks import DevicePeaks
-from pydlbench.records.record import Record
+from pydlbench.records.record import Record, columns_of
 from pydlbench.records.run import RunRecord
 from pydlbench.records.step import StepRecord
 from pydlbench.report.blocks import Block, Facts, TableBlock

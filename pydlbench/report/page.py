@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pydlbench.compare.match import match
-from pydlbench.compare.rows import side_of
+from pydlbench.compare.rows import match, side_of
 from pydlbench.compare.stored import compare
 from pydlbench.errors import UsageError
 from pydlbench.records.fleet import FleetVerdict

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from pydlbench.records.fields import columns_of
 from pydlbench.records.published import MatchedFigure, OwnFigure, PublishedFigure
+from pydlbench.records.record import columns_of
 from pydlbench.report.blocks import Block, Headline, Lines, TableBlock
 from pydlbench.report.columns import group_names
 from pydlbench.units import join_names, number, quantity

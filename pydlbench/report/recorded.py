@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
-from pydlbench.records.fields import columns_of
+from pydlbench.records.record import columns_of
 from pydlbench.records.recorded import RecordedProblem, RecordedSteps
 from pydlbench.report.blocks import Block, Heading, Headline, Lines, TableBlock
 from pydlbench.report.context import dominant_text

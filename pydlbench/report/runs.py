@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pydlbench.records.fields import columns_of
 from pydlbench.records.measurement import MATERIAL
+from pydlbench.records.record import columns_of
 from pydlbench.records.run import RunInfo
 from pydlbench.report.blocks import TableBlock
 from pydlbench.units import format_seconds, percent

@@ -12,8 +12,8 @@ from pydlbench.grouping import group_by
 from pydlbench.models import build_model
 from pydlbench.models.counts import macs
 from pydlbench.models.graph import Model
-from pydlbench.records.fields import Column, columns_of, flat_names
 from pydlbench.records.measurement import TimeSummary
+from pydlbench.records.record import Column, columns_of, flat_names
 from pydlbench.records.run import RunRecord
 from pydlbench.records.step import StepRecord, StepRow, options_text, usual_layout
 from pydlbench.records.user_model import rate_unit

@@ -10,9 +10,8 @@ from msgspec.structs import replace
 
 from pydlbench.analysis.ledger import NO_OPERANDS, ROUNDING
 from pydlbench.grouping import sum_by
-from pydlbench.records.fields import Column, columns_of
 from pydlbench.records.ledger import LedgerCall, LedgerComparison, RankComparison, StepLedger
-from pydlbench.records.record import Record
+from pydlbench.records.record import Column, Record, columns_of
 from pydlbench.report.blocks import Block, Figure, Heading, Headline, Lines, TableBlock
 from pydlbench.report.figures.bars import Bar, bars
 from pydlbench.report.figures.roofline import recorded_roofline

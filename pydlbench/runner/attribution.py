@@ -26,8 +26,8 @@ import msgspec
 
 from pydlbench.ops.table import without_sides
 from pydlbench.records.measurement import Measurement, kernel_name
-from pydlbench.runner.backend_run import BackendRun
-from pydlbench.study.ranking import saved_s
+from pydlbench.runner.kernels import BackendRun
+from pydlbench.study.estimate import saved_s
 from pydlbench.timing.statistics import median
 from pydlbench.units import format_seconds
 

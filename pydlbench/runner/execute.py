@@ -18,9 +18,8 @@ from typing import Any, Protocol
 import msgspec
 
 from pydlbench.errors import PydlbenchError, UnsupportedError
-from pydlbench.records.measurement import Measurement
+from pydlbench.records.measurement import KernelSpec, Measurement
 from pydlbench.records.run import RunRecord
-from pydlbench.records.specs import KernelSpec
 from pydlbench.runner.recorder import RowRecorder
 from pydlbench.runner.repetitions import Effort
 from pydlbench.runner.tasks import Result, Task, TaskRow, View

@@ -22,8 +22,7 @@ from pydlbench.devices.gpu.peaks import lacks
 from pydlbench.devices.gpu.record import GpuRecord
 from pydlbench.devices.probe_cache import ProbeCache, machine_key, probe_cache_path
 from pydlbench.errors import PydlbenchError, WorkerError
-from pydlbench.records.measurement import NEAR_ROOF, Measurement
-from pydlbench.records.specs import KernelSpec
+from pydlbench.records.measurement import NEAR_ROOF, KernelSpec, Measurement
 from pydlbench.runner.rows import cached_bytes, with_limits
 from pydlbench.study.table import Interference
 from pydlbench.workers.environment import allocator_environment

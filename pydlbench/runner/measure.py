@@ -11,9 +11,8 @@ from pydlbench.devices.gpu.record import GpuRecord
 from pydlbench.errors import BackendMissingError, UsageError
 from pydlbench.models.catalog import find_layers
 from pydlbench.ops.op import Layer
-from pydlbench.records.measurement import Measurement
+from pydlbench.records.measurement import KernelSpec, Measurement
 from pydlbench.records.peaks import DevicePeaks
-from pydlbench.records.specs import KernelSpec
 from pydlbench.runner.options import RunnerOptions
 from pydlbench.runner.session import Session
 from pydlbench.timing.policy import LAYER_BUDGET_S

@@ -12,7 +12,7 @@ from pydlbench.ops.table import ITEM_BYTES
 from pydlbench.units import format_bytes
 
 if TYPE_CHECKING:
-    from pydlbench.records.specs import KernelSpec
+    from pydlbench.records.measurement import KernelSpec
 
 # Layouts of every operand, and pools of finalists, that a search holds at the same time.
 _LAYOUTS: Final = 3

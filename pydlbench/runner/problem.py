@@ -10,15 +10,18 @@ import msgspec
 
 from pydlbench.backends.base import KernelFacts
 from pydlbench.errors import PydlbenchError, UnsupportedError, WorkerError
-from pydlbench.records.measurement import SLOW, Measurement, less_exact
-from pydlbench.records.specs import KernelSpec
+from pydlbench.records.measurement import SLOW, KernelSpec, Measurement, less_exact
 from pydlbench.runner.attribution import with_causes
-from pydlbench.runner.backend_run import BackendRun, KernelSubject
-from pydlbench.runner.kernels import EQUAL_FACTOR, SessionKernels, variant_of
+from pydlbench.runner.kernels import (
+    EQUAL_FACTOR,
+    BackendRun,
+    KernelSubject,
+    SessionKernels,
+    variant_of,
+)
 from pydlbench.runner.rows import empty_row
-from pydlbench.study.estimate import Estimate
+from pydlbench.study.estimate import Estimate, clock_beside, ratio, ratios
 from pydlbench.study.loop import ROUNDS, Study, random_order
-from pydlbench.study.ranking import clock_beside, ratio, ratios
 from pydlbench.workers.host import RemoteKernel, releasing
 
 # Upper bound of the cost of a page fault, which takes 0.1 to 1 us, the longest on virtual machines.

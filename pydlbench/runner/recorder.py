@@ -14,9 +14,8 @@ from typing import Any, Self
 from pydlbench.errors import StoreError, UsageError
 from pydlbench.records.run import RunInfo, RunRecord
 from pydlbench.store.entry import Entry
-from pydlbench.store.reader import short_id
 from pydlbench.store.resume import merge_records, refuse_differences
-from pydlbench.store.store import Store
+from pydlbench.store.store import Store, short_id
 
 # Seconds between two updates of a run's device and environment.
 _UPDATE_PERIOD_S = 5.0

@@ -12,8 +12,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 
 import msgspec
 
-from pydlbench.records.measurement import Measurement
-from pydlbench.records.specs import KernelSpec
+from pydlbench.records.measurement import KernelSpec, Measurement
 from pydlbench.runner.kernels import SessionKernels
 from pydlbench.runner.machine import Workers
 from pydlbench.runner.memory import memory_held

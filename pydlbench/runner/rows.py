@@ -12,9 +12,15 @@ from pydlbench.devices.cpu.record import DeviceRecord
 from pydlbench.devices.gpu.record import GpuRecord
 from pydlbench.devices.roofline import memory_time, roof, with_launch
 from pydlbench.ops.table import ITEM_BYTES
-from pydlbench.records.measurement import Measurement, Peaks, Roofline, TimeSummary, time_summary
+from pydlbench.records.measurement import (
+    KernelSpec,
+    Measurement,
+    Peaks,
+    Roofline,
+    TimeSummary,
+    time_summary,
+)
 from pydlbench.records.record import plain
-from pydlbench.records.specs import KernelSpec
 from pydlbench.study.estimate import Estimate, estimate
 from pydlbench.study.table import Series
 from pydlbench.timing.statistics import median

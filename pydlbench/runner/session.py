@@ -12,9 +12,8 @@ from pydlbench.backends import capabilities
 from pydlbench.backends.base import KernelFacts
 from pydlbench.devices.cpu import affinity
 from pydlbench.devices.cpu.facts import CpuFacts, read_cpu_facts
-from pydlbench.records.measurement import Measurement
+from pydlbench.records.measurement import KernelSpec, Measurement
 from pydlbench.records.run import RunRecord, command_line
-from pydlbench.records.specs import KernelSpec
 from pydlbench.runner.kernels import SessionKernels
 from pydlbench.runner.machine import Devices, Workers
 from pydlbench.runner.memory import check_memory

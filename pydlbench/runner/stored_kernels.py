@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from pydlbench.devices.probe_cache import CachedKernel
-from pydlbench.records.specs import KernelSpec
+from pydlbench.records.measurement import KernelSpec
 from pydlbench.runner.machine import Devices
 from pydlbench.runner.options import RunnerOptions
 from pydlbench.study.estimate import estimate

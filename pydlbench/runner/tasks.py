@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from pydlbench.errors import PydlbenchError
 
 if TYPE_CHECKING:
+    from pydlbench.records.measurement import KernelSpec
     from pydlbench.records.record import Record
-    from pydlbench.records.specs import KernelSpec
     from pydlbench.store.store import Store
 
 _Record = TypeVar("_Record", bound="Record")

@@ -12,7 +12,7 @@ import numpy as np
 from pydlbench.records.agreement import DISTURBANCE, Agreement
 from pydlbench.records.step import StepPreparation, StepSpec
 from pydlbench.runner.session import Session
-from pydlbench.steps.prepare import prepare_step
+from pydlbench.steps.run import prepare_step
 from pydlbench.words import FRAMEWORKS
 
 

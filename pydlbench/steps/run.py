@@ -1,4 +1,4 @@
-"""Times steps, which are prepared in their frameworks' processes, like layers."""
+"""Prepares steps in their frameworks' processes, and times them like layers."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any, Final
 
 import msgspec
 
+from pydlbench.backends.steps import requests
 from pydlbench.errors import BackendMissingError, PydlbenchError, UnsupportedError, UsageError
 from pydlbench.models.counts import memory
 from pydlbench.models.graph import Model
 from pydlbench.records.step import StepFacts, StepPreparation, StepRecord, StepSpec
 from pydlbench.runner.rows import summary_of
 from pydlbench.runner.session import Session
-from pydlbench.steps.prepare import prepare_step
 from pydlbench.steps.traced import trace_step
-from pydlbench.store.reader import Reader
+from pydlbench.store.store import Reader
 from pydlbench.study.estimate import estimate
 from pydlbench.study.loop import ROUNDS, Size, Study, Subject, random_order
 from pydlbench.study.plan import planned_repetitions, relative_deviation
@@ -25,6 +25,7 @@ from pydlbench.study.table import Series
 from pydlbench.timing import policy as policies
 from pydlbench.timing.policy import LEAST_ROUNDS, Policy, gpu_policy
 from pydlbench.units import format_bytes
+from pydlbench.words import FRAMEWORK_MODES, FRAMEWORKS
 from pydlbench.workers.host import RemoteKernel, releasing, start_together
 
 # Maximum number of stored steps that are searched for an earlier run.
@@ -408,3 +409,56 @@ def check_memory(
         f"{model.name} at batch {model.batch}: needs about {format_bytes(needed)} of memory"
         f"{several}, {format_bytes(available)} are available; nearest: {near}"
     )
+
+
+def prepare_step(
+    step: StepSpec,
+    session: Session,
+    *,
+    allocator: str | None = None,
+    preparation: StepPreparation | None = None,
+) -> RemoteKernel[StepFacts]:
+    """Prepare a step in its framework's process; raises the error of that process.
+
+    Args:
+        step: the step.
+        session: provides the workers.
+        allocator: allocator of that process, see :meth:`pydlbench.runner.session.Session.worker`.
+        preparation: the checks; None means all checks.
+
+    Returns:
+        A kernel to sample.
+    """
+    return session.worker(step.framework, step.device, allocator=allocator).build(
+        requests.request_step,
+        StepFacts,
+        spec=step.to_dict(),
+        preparation=preparation or StepPreparation(),
+    )
+
+
+def in_own_framework(steps: Sequence[StepSpec], session: Session) -> list[StepSpec]:
+    """Return the steps of a user's model in the framework of the model.
+
+    Modes become their counterparts. The user's code runs once for that, in a worker.
+
+    Args:
+        steps: steps of one model, in the framework of the worker.
+        session: provides the worker.
+
+    Raises:
+        PydlbenchError: the user's code failed.
+    """
+    first = steps[0]
+    worker = session.worker(first.framework, first.device)
+    framework = worker.call(requests.request_framework, lambda _: None, spec=first.to_dict())
+    if framework == first.framework or framework not in FRAMEWORKS:
+        return list(steps)
+    worker.close()  # it has both frameworks by now
+    places = FRAMEWORK_MODES[first.framework]
+    return [
+        msgspec.structs.replace(
+            step, framework=framework, mode=FRAMEWORK_MODES[framework][places.index(str(step.mode))]
+        )
+        for step in steps
+    ]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pydlbench.backends.steps.device_trace import fit_to_step
+from pydlbench.backends.steps.device import fit_to_step
 from pydlbench.calls.meaning import Meaning
 from pydlbench.calls.seen import meaning_of
 from pydlbench.calls.value import bytes_of_type
@@ -15,13 +15,13 @@ from pydlbench.devices.bandwidths import LEVELS
 from pydlbench.devices.roofline import memory_time, roof
 from pydlbench.errors import PrimitiveError, PydlbenchError, UnsupportedError
 from pydlbench.grouping import group_by
-from pydlbench.records.operator import RecordedCall
 from pydlbench.records.step import StepFacts, StepSpec
 from pydlbench.records.trace import (
     CallInContext,
     Dominant,
     ModuleInContext,
     ProgramCall,
+    RecordedCall,
     TraceFacts,
     Tracing,
     program_hash,

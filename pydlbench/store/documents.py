@@ -13,7 +13,7 @@ from pydlbench.records.record import SCHEMA_VERSION, SCHEMA_VERSIONS
 from pydlbench.records.run import RunInfo, RunRecord
 from pydlbench.store.entry import LAYER_COLUMNS, UNTIMED, Entry, layer_values, without_controls
 from pydlbench.store.place import machine_name, user_path
-from pydlbench.store.reader import Reader
+from pydlbench.store.store import Reader
 
 # A run of 100,000 layers with their candidates is smaller than this.
 _MAX_BYTES = 1 << 28

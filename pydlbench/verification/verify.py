@@ -13,17 +13,17 @@ from numpy.typing import NDArray
 from pydlbench.errors import UsageError, nearest
 from pydlbench.ops.op import Layer
 from pydlbench.records.measurement import Correctness
-from pydlbench.verification.attention import check_attention
 from pydlbench.verification.checksums import ElementComparison, KernelRun, pieces
-from pydlbench.verification.elements import check_elements
-from pydlbench.verification.inputs import UNIT_ROUNDOFF, check_shape, significand_bits
-from pydlbench.verification.sums import check_sums
-from pydlbench.verification.tensors import (
+from pydlbench.verification.elements import (
+    check_attention,
+    check_elements,
     check_exact,
     check_gather,
     check_maxima,
     check_reduction,
 )
+from pydlbench.verification.inputs import UNIT_ROUNDOFF, check_shape, significand_bits
+from pydlbench.verification.sums import check_sums
 from pydlbench.verification.threads import quiet
 
 # -----------------------------------------------------------------------------

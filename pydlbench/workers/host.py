@@ -22,7 +22,7 @@ import msgspec
 from pydlbench.backends.base import KernelFacts, Preparation
 from pydlbench.backends.capabilities import FOLDER_VARIABLE, declaration
 from pydlbench.errors import PydlbenchError, WorkerError
-from pydlbench.records.specs import KernelSpec
+from pydlbench.records.measurement import KernelSpec
 from pydlbench.records.trace import TraceFacts
 from pydlbench.timing.chunk import Chunk, ChunkRequest
 from pydlbench.workers.channel import (

@@ -105,7 +105,7 @@ def messages() -> str:
     Installations with the same digest are compatible, whatever their versions are.
     """
     from pydlbench.backends.base import KernelFacts, Preparation
-    from pydlbench.records.specs import KernelSpec
+    from pydlbench.records.measurement import KernelSpec
     from pydlbench.records.step import StepFacts, StepPreparation, StepSpec
     from pydlbench.timing.chunk import Chunk, ChunkRequest
     from pydlbench.workers.channel import Operation

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 
 from pydlbench.backends import capabilities
 from pydlbench.backends.base import Backend, Kernel, Preparation
-from pydlbench.records.specs import KernelSpec
+from pydlbench.records.measurement import KernelSpec
 from pydlbench.workers.channel import (
     Build,
     CallFunction,
@@ -40,7 +40,7 @@ def prepare(backend: Backend, spec: dict[str, Any], preparation: dict[str, Any])
 
     Args:
         backend: backend of this process.
-        spec: a ``pydlbench.records.specs.KernelSpec`` as JSON.
+        spec: a ``pydlbench.records.measurement.KernelSpec`` as JSON.
         preparation: a :class:`Preparation` as JSON.
     """
     return backend.prepare(KernelSpec.from_dict(spec), Preparation(**preparation))

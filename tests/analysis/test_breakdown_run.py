@@ -15,10 +15,10 @@ from pydlbench.analysis.experiments import FRESH_MEMORY, REORDERS, STEP_GRAPH, W
 from pydlbench.analysis.native_layers import seldom
 from pydlbench.analysis.subjects import ReadyCalls, TracedStep, with_parts
 from pydlbench.backends.steps import requests
-from pydlbench.backends.steps.device_trace import IDLE_BETWEEN, IDLE_IN_CALLS
+from pydlbench.backends.steps.device import IDLE_BETWEEN, IDLE_IN_CALLS
 from pydlbench.errors import UnsupportedError, WorkerError
-from pydlbench.records.operator import OperatorsFacts, RecordedCall
 from pydlbench.records.step import StepSpec
+from pydlbench.records.trace import OperatorsFacts, RecordedCall
 from pydlbench.records.user_model import UserModelSpec
 from pydlbench.runner.options import RunnerOptions
 from pydlbench.runner.session import Session

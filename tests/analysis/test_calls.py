@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import msgspec
 
 from pydlbench.analysis.subjects import ReadyCalls
-from pydlbench.records.operator import OperatorsFacts, RecordedCall
 from pydlbench.records.step import StepSpec
+from pydlbench.records.trace import OperatorsFacts, RecordedCall
 from pydlbench.timing.chunk import Chunk, ChunkRequest
 
 CALLS = (

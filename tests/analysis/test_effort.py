@@ -8,7 +8,7 @@ from invented_evidence import row
 
 from pydlbench.analysis.effort import half_width_s, sharing
 from pydlbench.ops.table import build_layer
-from pydlbench.records.specs import KernelSpec
+from pydlbench.records.measurement import KernelSpec
 from pydlbench.timing.statistics import median_interval
 
 LARGE, SMALL = (KernelSpec(layer=build_layer("gemm", m=4, k=16, n=n)) for n in (64, 8))

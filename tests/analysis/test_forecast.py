@@ -8,13 +8,22 @@ import pytest
 from breakdown_records import document_of, make_record
 
 from pydlbench.analysis import forecast
-from pydlbench.analysis.forecast import conclude, counted_faults, forecast_step, scaling
+from pydlbench.analysis.forecast import (
+    ASSUMED,
+    MIN_SCORED,
+    ScoreInterval,
+    conclude,
+    counted_faults,
+    forecast_step,
+    interval,
+    scaling,
+    scored,
+)
 from pydlbench.analysis.rows import FAULT, Rows, batches, stored_rows
-from pydlbench.analysis.scores import ASSUMED, MIN_SCORED, ScoreInterval, interval, scored
 from pydlbench.records.breakdown import Level
 from pydlbench.records.forecast import ForecastRecord, OperatorTime, Place, StepFaults
-from pydlbench.records.operator import OperatorsFacts, RecordedCall
 from pydlbench.records.step import StepSpec
+from pydlbench.records.trace import OperatorsFacts, RecordedCall
 from pydlbench.records.user_model import UserModelSpec
 from pydlbench.store.entry import Entry
 from pydlbench.store.store import Store

@@ -10,8 +10,8 @@ from pydlbench.analysis.estimate import plan_step
 from pydlbench.analysis.mapped import kernels_of, map_calls, recorded_plan
 from pydlbench.calls.groups import CallGroup
 from pydlbench.models import build_model
-from pydlbench.records.operator import RecordedCall
 from pydlbench.records.step import StepSpec
+from pydlbench.records.trace import RecordedCall
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ import pytest
 
 from pydlbench.analysis.operators import kind_of, listed
 from pydlbench.calls.groups import CallGroup
-from pydlbench.records.operator import OperatorsFacts, RecordedCall
 from pydlbench.records.step import StepSpec
+from pydlbench.records.trace import OperatorsFacts, RecordedCall
 
 GROUP = CallGroup(calls=("a", "b")).text
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pydlbench.analysis.pipeline import Enqueued, enqueued, makespan, period
-from pydlbench.records.operator import RecordedCall
+from pydlbench.records.trace import RecordedCall
 
 seconds = st.floats(0, 1e-2)
 launched = st.floats(1e-7, 1e-2)

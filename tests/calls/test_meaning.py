@@ -10,7 +10,7 @@ import pytest
 from pydlbench.analysis.mapped import map_calls
 from pydlbench.analysis.operators import kind_of
 from pydlbench.calls.seen import meaning_of, onnx, tensorflow
-from pydlbench.records.operator import RecordedCall
+from pydlbench.records.trace import RecordedCall
 
 # -----------------------------------------------------------------------------
 # Calls as they are recorded.

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pydlbench.calls.seen import meaning_of
-from pydlbench.records.operator import RecordedCall
+from pydlbench.records.trace import RecordedCall
 
 RECORDED = Path(__file__).parent / "recorded" / "meanings.jsonl.xz"
 #: The default set checks every 29th call.

@@ -14,7 +14,7 @@ from pydlbench.cli import main
 from pydlbench.cli.parser import read
 from pydlbench.records.estimate import StepEstimate
 from pydlbench.records.measurement import Roofline
-from pydlbench.records.operator import OperatorsFacts
+from pydlbench.records.trace import OperatorsFacts
 from pydlbench.store.store import Store
 
 

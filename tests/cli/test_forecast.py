@@ -17,7 +17,7 @@ from pydlbench.cli import main
 from pydlbench.cli.parser import read
 from pydlbench.errors import UnsupportedError, UsageError
 from pydlbench.records.forecast import ForecastTerm, OperatorTime, Place, StepFaults
-from pydlbench.records.operator import OperatorsFacts, RecordedCall
+from pydlbench.records.trace import OperatorsFacts, RecordedCall
 from pydlbench.report.forecast import dominating
 from pydlbench.store.store import Store
 

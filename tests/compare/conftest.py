@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 from invented_runs import REPEATABLE
 
-from pydlbench.compare.match import key
-from pydlbench.compare.rows import Side, SideRow
+from pydlbench.compare.rows import Side, SideRow, key
 
 DEVICE = {"name": "Invented 9000", "threads": 2, "cpus": [0, 1], "facts": {"cores": 2}}
 ENVIRONMENT = REPEATABLE.environment

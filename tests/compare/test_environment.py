@@ -5,7 +5,7 @@ import copy
 import pytest
 
 from pydlbench.compare.environment import differences
-from pydlbench.compare.match import Pair
+from pydlbench.compare.rows import Pair
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from pydlbench.compare.expected import predict
-from pydlbench.compare.match import key
+from pydlbench.compare.rows import key
+from pydlbench.compare.stored import predict
 
 
 def seconds(side):

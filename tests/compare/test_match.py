@@ -2,8 +2,7 @@
 
 import pytest
 
-from pydlbench.compare.match import describe, match
-from pydlbench.compare.rows import row_of_step
+from pydlbench.compare.rows import describe, match, row_of_step
 from pydlbench.errors import UsageError
 
 

@@ -3,7 +3,7 @@ import pytest
 from pydlbench.compare.published import find_figures, read_figures
 from pydlbench.errors import UsageError
 from pydlbench.models import model_names
-from pydlbench.protocols.scripts import PROTOCOLS
+from pydlbench.protocols.protocol import PROTOCOLS
 
 
 def find(**wanted):

@@ -6,7 +6,7 @@ import math
 import pytest
 
 from pydlbench.compare.comparison import MARGIN
-from pydlbench.compare.match import key, match
+from pydlbench.compare.rows import key, match
 from pydlbench.compare.stored import MIN_RUNS, NO_REPLICATES, RUN_SD, compare
 from pydlbench.report.compare import conclude, what_would_decide
 

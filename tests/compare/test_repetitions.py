@@ -7,8 +7,7 @@ import pytest
 from invented_rows import measurement
 from invented_runs import REPEATABLE
 
-from pydlbench.compare.match import key
-from pydlbench.compare.rows import read_side
+from pydlbench.compare.rows import key, read_side
 from pydlbench.compare.stored import compare_sides, repetitions
 from pydlbench.errors import UsageError
 from pydlbench.store.entry import Entry

@@ -4,8 +4,7 @@ import invented_runs as invented
 import pytest
 from breakdown_records import make_record
 
-from pydlbench.compare.match import match
-from pydlbench.compare.rows import read_side
+from pydlbench.compare.rows import match, read_side
 from pydlbench.compare.stored import compare
 from pydlbench.errors import UsageError
 

@@ -1,6 +1,6 @@
 """The table of a comparison: its columns, and its lines."""
 
-from pydlbench.compare.match import match
+from pydlbench.compare.rows import match
 from pydlbench.compare.stored import compare
 from pydlbench.records import comparison
 from pydlbench.report.compare import comparison_report

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pydlbench.errors import UnsupportedError
-from pydlbench.records.specs import KernelSpec
+from pydlbench.records.measurement import KernelSpec
 from pydlbench.verification.inputs import make_inputs, round_to
 from pydlbench.verification.verify import Verdict, verify
 

@@ -4,7 +4,7 @@ import pytest
 
 from pydlbench.errors import UnsupportedError
 from pydlbench.ops.table import build_layer
-from pydlbench.records.specs import KernelSpec
+from pydlbench.records.measurement import KernelSpec
 from pydlbench.words import FP8_PRECISIONS, GPU_PRECISIONS, PASSES
 
 pytestmark = pytest.mark.gpu

@@ -8,7 +8,7 @@ import pytest
 
 from pydlbench.errors import UnsupportedError
 from pydlbench.ops.table import build_layer, ops_of_kind
-from pydlbench.records.specs import KernelSpec
+from pydlbench.records.measurement import KernelSpec
 
 if TYPE_CHECKING:
     from pydlbench.ops.op import Layer

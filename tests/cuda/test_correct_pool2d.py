@@ -8,7 +8,7 @@ import pytest
 
 from pydlbench.errors import UnsupportedError
 from pydlbench.ops.table import build_layer
-from pydlbench.records.specs import KernelSpec
+from pydlbench.records.measurement import KernelSpec
 
 pytestmark = pytest.mark.gpu
 

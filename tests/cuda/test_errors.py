@@ -10,7 +10,7 @@ import pytest
 import pydlbench
 from pydlbench.errors import InsufficientMemoryError, UnsupportedError
 from pydlbench.ops.table import build_layer
-from pydlbench.records.specs import KernelSpec
+from pydlbench.records.measurement import KernelSpec
 from pydlbench.runner import kernels
 from pydlbench.runner.options import RunnerOptions
 from pydlbench.runner.session import Session

@@ -21,7 +21,7 @@ def torch():
 @pytest.fixture(scope="module")
 def runtime(torch):
     """What the product times PyTorch with."""
-    from pydlbench.backends.torch.layers.gpu import TorchRuntime
+    from pydlbench.backends.torch.backend import TorchRuntime
 
     assert torch.cuda.current_device() == 0
     return TorchRuntime(0)

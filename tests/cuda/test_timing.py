@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from pydlbench.ops.table import build_layer
-from pydlbench.records.specs import KernelSpec
+from pydlbench.records.measurement import KernelSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,10 +9,9 @@ from planted import World, run
 
 from pydlbench.cli import breakdown, diagnose, layers, step
 from pydlbench.cli.parser import read
-from pydlbench.diagnose.layer_rules import layer_command
-from pydlbench.diagnose.step_rules import again
+from pydlbench.diagnose.rules import again, layer_command
 from pydlbench.ops.table import build_layer
-from pydlbench.records.specs import KernelSpec
+from pydlbench.records.measurement import KernelSpec
 from pydlbench.records.step import StepSpec
 from pydlbench.records.user_model import UserModelSpec
 from pydlbench.report.breakdown import conclusion

@@ -11,7 +11,7 @@ from invented_evidence import row
 from planted_world import summary
 
 from pydlbench.analysis.mapped import map_calls
-from pydlbench.diagnose import evidence, step_rules
+from pydlbench.diagnose import evidence, rules
 from pydlbench.diagnose.ablation import AgainstNative, LayerChange, StepChange
 from pydlbench.diagnose.run import suspect
 from pydlbench.errors import PrimitiveError
@@ -137,9 +137,9 @@ def test_each_recorded_call_is_started_with_a_layer_or_without(mapped):
     )
     number = sum(one.count for one in calls)
     assert number > len(calls)
-    assert step_rules._dispatch(seen)[0] == pytest.approx(number * 1e-6)
+    assert rules._dispatch(seen)[0] == pytest.approx(number * 1e-6)
     seen.mapped = {}
-    assert step_rules._dispatch(seen)[0] == pytest.approx(2e-6)
+    assert rules._dispatch(seen)[0] == pytest.approx(2e-6)
 
 
 def test_rules_on_layers_know_the_layers_of_calls(look):

@@ -5,9 +5,9 @@ import importlib.util
 import pytest
 
 from pydlbench.backends import capabilities
-from pydlbench.diagnose.layer_rules import LAYOUT_ALTERNATIVES
+from pydlbench.diagnose.rules import LAYOUT_ALTERNATIVES
 from pydlbench.ops.descriptor import parse_problem
-from pydlbench.records.specs import KernelSpec
+from pydlbench.records.measurement import KernelSpec
 from pydlbench.runner.options import RunnerOptions
 from pydlbench.runner.session import Session
 

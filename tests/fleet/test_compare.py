@@ -9,8 +9,7 @@ import pytest
 from invented_fleet import fleet, visits
 
 from pydlbench.errors import UsageError
-from pydlbench.fleet.compare import compare_fleets
-from pydlbench.fleet.verdict import WHOLE
+from pydlbench.fleet.verdict import WHOLE, compare_fleets
 from pydlbench.records.schema import load_schema
 from pydlbench.report.fleet import fleet_comparison
 from pydlbench.report.json import dump

@@ -1,6 +1,6 @@
 """Invented calls of a step: a convolution in two modules, a view, an operator of the user's."""
 
-from pydlbench.records.operator import RecordedCall
+from pydlbench.records.trace import RecordedCall
 
 __all__ = ["CALLS"]
 

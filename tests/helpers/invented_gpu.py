@@ -17,14 +17,25 @@ import numpy as np
 from invented_rows import row_of, time_of
 
 from pydlbench.backends.steps import requests
-from pydlbench.backends.steps.device import DeviceOperators, step_kernel
-from pydlbench.backends.steps.device_trace import GAPS, DeviceProfile, Span, trace_of
+from pydlbench.backends.steps.device import (
+    GAPS,
+    DeviceOperators,
+    DeviceProfile,
+    Span,
+    step_kernel,
+    trace_of,
+)
 from pydlbench.backends.steps.trace import CallEvent, StepTrace, StepTracer, TracedSteps
 from pydlbench.errors import PydlbenchError, UnsupportedError
 from pydlbench.records.measurement import Roofline
-from pydlbench.records.operator import OperatorsFacts, RecordedCall, operator_of
 from pydlbench.records.step import StepFacts, StepPreparation, StepSpec
-from pydlbench.records.trace import ProgramCall, TraceFacts
+from pydlbench.records.trace import (
+    OperatorsFacts,
+    ProgramCall,
+    RecordedCall,
+    TraceFacts,
+    operator_of,
+)
 from pydlbench.runner.options import RunnerOptions
 from pydlbench.study.table import Interference
 from pydlbench.timing.chunk import Chunk, GpuReadings

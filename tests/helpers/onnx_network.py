@@ -3,8 +3,7 @@
 from onnx import TensorProto, helper, numpy_helper
 
 from pydlbench.backends.steps.inputs import make_weights, weight_shapes
-from pydlbench.models.builder import Builder
-from pydlbench.models.graph import INPUT
+from pydlbench.models.graph import INPUT, Builder
 
 #: Of the operators, and of the file.
 _VERSION, _FORMAT = 17, 8

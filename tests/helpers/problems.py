@@ -8,7 +8,7 @@ import pytest
 
 from pydlbench.backends.base import Preparation
 from pydlbench.ops.table import build_layer
-from pydlbench.records.specs import KernelSpec
+from pydlbench.records.measurement import KernelSpec
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator

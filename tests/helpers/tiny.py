@@ -2,8 +2,7 @@
 
 import dataclasses
 
-from pydlbench.models.builder import Builder
-from pydlbench.models.graph import Decay, Init, Loss, Model, Optimizer
+from pydlbench.models.graph import Builder, Decay, Init, Loss, Model, Optimizer
 
 SMALL = Init(kind="normal", value=0.1)
 TENTH = Init(kind="constant", value=0.1)

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pydlbench.models.builder import Builder, pad_sides
-from pydlbench.models.graph import INPUT, Loss
+from pydlbench.models.graph import INPUT, Builder, Loss, pad_sides
 
 sizes = st.integers(1, 40)
 kernels = st.integers(1, 11)

@@ -13,8 +13,7 @@ import pytest
 
 from pydlbench.errors import UsageError
 from pydlbench.models import model_names
-from pydlbench.models.catalog import entry_names, find_layers, load_entry
-from pydlbench.models.transformers import TRANSFORMERS
+from pydlbench.models.catalog import TRANSFORMERS, entry_names, find_layers, load_entry
 
 if TYPE_CHECKING:
     from pydlbench.ops.op import Layer

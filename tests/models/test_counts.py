@@ -4,9 +4,8 @@ import pytest
 
 from pydlbench.errors import UsageError
 from pydlbench.models import build_model
-from pydlbench.models.builder import Builder
 from pydlbench.models.counts import memory
-from pydlbench.models.graph import Loss, Model, Optimizer
+from pydlbench.models.graph import Builder, Loss, Model, Optimizer
 
 
 def small(optimizer: str = "sgd") -> Model:

@@ -12,7 +12,7 @@ from pydlbench.errors import UnsupportedError
 from pydlbench.ops.descriptor import parse_problem
 from pydlbench.ops.op import IN_PLACE
 from pydlbench.ops.table import build_layer, ops_of_kind
-from pydlbench.records.specs import KernelSpec
+from pydlbench.records.measurement import KernelSpec
 
 if TYPE_CHECKING:
     from pydlbench.ops.op import Layer

@@ -10,7 +10,7 @@ import pytest
 from pydlbench import _cpu
 from pydlbench.backends.native.cpu import candidates
 from pydlbench.errors import UnsupportedError
-from pydlbench.records.specs import KernelSpec
+from pydlbench.records.measurement import KernelSpec
 from pydlbench.verification.inputs import make_inputs
 
 
@@ -197,7 +197,7 @@ def test_memory_that_is_not_there_is_an_exception():
     script = """
 import resource
 import pydlbench._cpu as _cpu
-from pydlbench.records.specs import KernelSpec
+from pydlbench.records.measurement import KernelSpec
 from pydlbench.backends.native.cpu import candidates
 from pydlbench.verification.inputs import make_inputs
 from pydlbench.errors import InsufficientMemoryError

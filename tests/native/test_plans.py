@@ -7,7 +7,7 @@ from pydlbench import _cpu
 from pydlbench.backends.native.cpu import candidates, native_pass
 from pydlbench.errors import PrimitiveError, UnsupportedError
 from pydlbench.ops.table import build_layer
-from pydlbench.records.specs import KernelSpec
+from pydlbench.records.measurement import KernelSpec
 
 DENSE = build_layer(
     "conv", batch=1, in_channels=8, in_size=6, out_channels=8, kernel=3, padding=1

@@ -8,7 +8,7 @@ from pydlbench.backends.native.cpu import candidates
 from pydlbench.errors import UnsupportedError
 from pydlbench.ops.descriptor import parse_problem
 from pydlbench.ops.table import build_layer
-from pydlbench.records.specs import KernelSpec
+from pydlbench.records.measurement import KernelSpec
 from pydlbench.verification.inputs import make_inputs
 from pydlbench.verification.verify import verify
 

@@ -11,8 +11,7 @@ import pytest
 
 from pydlbench.backends.steps.definition import Outcome
 from pydlbench.protocols.interpreter import run_protocol
-from pydlbench.protocols.protocol import LogStream, ProtocolRun, ProtocolSubject
-from pydlbench.protocols.scripts import find_protocol
+from pydlbench.protocols.protocol import LogStream, ProtocolRun, ProtocolSubject, find_protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable

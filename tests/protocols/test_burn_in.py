@@ -7,9 +7,8 @@ import pytest
 
 from pydlbench.errors import UsageError
 from pydlbench.models.graph import GraphNode, Model
-from pydlbench.protocols.protocol import ProtocolSubject
+from pydlbench.protocols.protocol import ALEXNET_TUTORIAL, ProtocolSubject
 from pydlbench.protocols.runner import activations
-from pydlbench.protocols.scripts import ALEXNET_TUTORIAL
 
 # As a GTX 1050 Ti printed them.
 PUBLISHED = """\

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from pydlbench.errors import UsageError
-from pydlbench.protocols.data.generated import generate
-from pydlbench.protocols.protocol import ProtocolSubject
-from pydlbench.protocols.scripts import CIFAR10_TUTORIAL
+from pydlbench.protocols.data.datasets import generate
+from pydlbench.protocols.protocol import CIFAR10_TUTORIAL, ProtocolSubject
 
 # As a GTX 1060 printed them; the script fills a queue before, and has a line on that.
 PUBLISHED = """\

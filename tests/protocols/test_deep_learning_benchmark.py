@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from pydlbench.protocols.protocol import ProtocolSubject
-from pydlbench.protocols.scripts import DEEP_LEARNING_BENCHMARK
+from pydlbench.protocols.protocol import DEEP_LEARNING_BENCHMARK, ProtocolSubject
 
 TORCH = DEEP_LEARNING_BENCHMARK.definitions_in("torch")
 TENSORFLOW = DEEP_LEARNING_BENCHMARK.definitions_in("tensorflow")

@@ -10,8 +10,7 @@ import pytest
 
 from pydlbench.errors import UsageError
 from pydlbench.protocols.data.datasets import Dataset, Split
-from pydlbench.protocols.protocol import ProtocolSubject
-from pydlbench.protocols.scripts import MNIST_TUTORIAL
+from pydlbench.protocols.protocol import MNIST_TUTORIAL, ProtocolSubject
 
 if TYPE_CHECKING:
     from pydlbench.backends.steps.inputs import Batch

@@ -9,9 +9,14 @@ import pytest
 from said import says
 
 from pydlbench.errors import UsageError
-from pydlbench.protocols.data.generated import generate
-from pydlbench.protocols.protocol import FIELDS, LogStream, ProtocolSubject
-from pydlbench.protocols.scripts import PROTOCOLS, find_protocol
+from pydlbench.protocols.data.datasets import generate
+from pydlbench.protocols.protocol import (
+    FIELDS,
+    PROTOCOLS,
+    LogStream,
+    ProtocolSubject,
+    find_protocol,
+)
 
 
 def test_names_in_their_order():
@@ -136,7 +141,7 @@ def test_stamps_keep_their_microseconds():
 
 def test_protocols_and_data_load_without_numpy():
     code = (
-        "import sys; import pydlbench.protocols.scripts; "
+        "import sys; import pydlbench.protocols.protocol; "
         "import pydlbench.protocols.interpreter, pydlbench.protocols.data.datasets; "
         "sys.exit(bool({'numpy', 'torch', 'tensorflow'} & set(sys.modules)))"
     )

@@ -10,8 +10,8 @@ import pytest
 from pydlbench.errors import UnsupportedError, UsageError
 from pydlbench.models import build_model, model_names
 from pydlbench.models.counts import parameters
+from pydlbench.protocols.protocol import PROTOCOLS
 from pydlbench.protocols.runner import ProtocolSpec, run_in_worker
-from pydlbench.protocols.scripts import PROTOCOLS
 from pydlbench.runner.options import RunnerOptions
 from pydlbench.runner.session import Session
 

@@ -7,9 +7,8 @@ from typing import Annotated, ClassVar
 import pytest
 from page_reading import parse
 
-from pydlbench.records.fields import columns_of, declared, flat_names, shown
 from pydlbench.records.measurement import Measurement, TimeSummary
-from pydlbench.records.record import Record
+from pydlbench.records.record import Record, columns_of, declared, flat_names, shown
 from pydlbench.records.step import StepRow
 from pydlbench.report.blocks import TableBlock
 from pydlbench.report.html import page

@@ -5,7 +5,7 @@ import pytest
 
 from pydlbench.errors import UsageError
 from pydlbench.ops.table import build_layer
-from pydlbench.records.specs import KernelSpec
+from pydlbench.records.measurement import KernelSpec
 
 CONV = build_layer(
     "conv",

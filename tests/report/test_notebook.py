@@ -10,9 +10,9 @@ import pytest
 import pydlbench
 from pydlbench.errors import BackendMissingError, UsageError
 from pydlbench.records.measurement import Measurement
-from pydlbench.records.operator import RecordedCall
 from pydlbench.records.peaks import DevicePeaks
 from pydlbench.records.step import StepRecord
+from pydlbench.records.trace import RecordedCall
 
 RECORDED = Path(__file__).parents[1] / "end_to_end" / "recorded"
 

@@ -12,9 +12,8 @@ import pytest
 from pydlbench.backends import capabilities
 from pydlbench.errors import PrimitiveError, PydlbenchError, StoreError, UnsupportedError
 from pydlbench.models.catalog import find_layers
-from pydlbench.records.measurement import Measurement
+from pydlbench.records.measurement import KernelSpec, Measurement
 from pydlbench.records.run import RunRecord
-from pydlbench.records.specs import KernelSpec
 from pydlbench.runner.execute import execute, kernel_of, kernels, row_key
 from pydlbench.runner.recorder import OneInterrupt, RowRecorder
 from pydlbench.runner.tasks import KernelTask, Result, Task, TaskRow

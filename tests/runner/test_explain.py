@@ -6,10 +6,9 @@ from said import says
 
 from pydlbench.backends.base import KernelFacts
 from pydlbench.ops.table import build_layer
-from pydlbench.records.measurement import Correctness, Roofline
-from pydlbench.records.specs import KernelSpec
+from pydlbench.records.measurement import Correctness, KernelSpec, Roofline
 from pydlbench.runner.attribution import GapAccount, causes, with_causes
-from pydlbench.runner.backend_run import BackendRun, KernelSubject
+from pydlbench.runner.kernels import BackendRun, KernelSubject
 from pydlbench.runner.rows import measured_row
 from pydlbench.study.table import Interference, Series, visit_of
 from pydlbench.timing.chunk import Chunk

@@ -9,8 +9,7 @@ import pytest
 from pydlbench.backends.base import KernelFacts
 from pydlbench.errors import BackendMissingError, PrimitiveError, UnsupportedError, WorkerError
 from pydlbench.ops.table import build_layer
-from pydlbench.records.measurement import Correctness
-from pydlbench.records.specs import KernelSpec
+from pydlbench.records.measurement import Correctness, KernelSpec
 from pydlbench.runner.problem import RowProblem, by_problem
 from pydlbench.runner.rows import measured_row
 from pydlbench.study.table import Interference

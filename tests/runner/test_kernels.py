@@ -11,8 +11,7 @@ from pydlbench.backends.base import KernelFacts
 from pydlbench.devices.probe_cache import ProbeCache
 from pydlbench.errors import UnsupportedError, WorkerError
 from pydlbench.ops.table import build_layer
-from pydlbench.records.measurement import Correctness
-from pydlbench.records.specs import KernelSpec
+from pydlbench.records.measurement import Correctness, KernelSpec
 from pydlbench.runner.kernels import SessionKernels
 from pydlbench.runner.options import RunnerOptions
 from pydlbench.runner.problem import RowProblem

@@ -9,8 +9,7 @@ from pydlbench.devices.cpu.facts import Cache, CpuFacts, LogicalCpu
 from pydlbench.errors import UnsupportedError, WorkerError
 from pydlbench.ops.descriptor import parse_problem
 from pydlbench.ops.table import build_layer
-from pydlbench.records.measurement import Correctness
-from pydlbench.records.specs import KernelSpec
+from pydlbench.records.measurement import Correctness, KernelSpec
 from pydlbench.runner.machine import Devices, Workers
 from pydlbench.runner.rows import measured_row
 from pydlbench.study.table import Interference, Series, Visit

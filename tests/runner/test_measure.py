@@ -17,8 +17,7 @@ from pydlbench.errors import (
     WorkerError,
 )
 from pydlbench.ops.table import build_layer
-from pydlbench.records.measurement import Measurement
-from pydlbench.records.specs import KernelSpec
+from pydlbench.records.measurement import KernelSpec, Measurement
 from pydlbench.runner.measure import probe_device
 from pydlbench.runner.options import RunnerOptions
 from pydlbench.runner.session import Session

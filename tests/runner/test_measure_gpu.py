@@ -16,8 +16,7 @@ from pydlbench.errors import (
 )
 from pydlbench.ops.descriptor import parse_problem
 from pydlbench.ops.table import build_layer
-from pydlbench.records.measurement import Correctness, Measurement
-from pydlbench.records.specs import KernelSpec
+from pydlbench.records.measurement import Correctness, KernelSpec, Measurement
 from pydlbench.runner.machine import Workers
 from pydlbench.runner.options import RunnerOptions
 from pydlbench.runner.rows import cached_bytes

@@ -12,8 +12,7 @@ from pydlbench.devices.findings import Bandwidth, PrecisionPeak
 from pydlbench.errors import UsageError
 from pydlbench.ops.descriptor import parse_problem
 from pydlbench.ops.table import build_layer
-from pydlbench.records.measurement import Correctness
-from pydlbench.records.specs import KernelSpec
+from pydlbench.records.measurement import Correctness, KernelSpec
 from pydlbench.runner.memory import check_memory, memory_held, memory_needed
 from pydlbench.runner.rows import measured_row, with_limits
 from pydlbench.study.table import Interference, Series, Visit

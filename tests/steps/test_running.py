@@ -11,8 +11,7 @@ from pydlbench.records.step import StepPreparation, StepRecord, StepSpec
 from pydlbench.runner.options import RunnerOptions
 from pydlbench.runner.session import Session
 from pydlbench.steps.agreement import agree
-from pydlbench.steps.prepare import prepare_step
-from pydlbench.steps.run import run, run_in_turn
+from pydlbench.steps.run import prepare_step, run, run_in_turn
 
 QUICK = RunnerOptions(budget_s=0.02, seed=3)
 pytestmark = pytest.mark.skipif(

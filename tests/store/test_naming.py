@@ -4,7 +4,7 @@ import pytest
 
 from pydlbench.errors import UsageError
 from pydlbench.store.entry import Entry
-from pydlbench.store.reader import check_tag, short_id
+from pydlbench.store.store import check_tag, short_id
 
 
 @pytest.fixture

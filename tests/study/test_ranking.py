@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from pydlbench.study.ranking import clock_beside, ratios, saved_s
+from pydlbench.study.estimate import clock_beside, ratios, saved_s
 
 
 def test_the_fastest_has_ratio_one(series):

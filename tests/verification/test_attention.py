@@ -9,7 +9,7 @@ import pytest
 from right_results import judged
 
 from pydlbench.ops.descriptor import parse_problem
-from pydlbench.verification import attention
+from pydlbench.verification import elements
 from pydlbench.verification.inputs import make_inputs, round_to
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def test_rows_are_compared_in_blocks(monkeypatch, text, pass_):
 
 @pytest.mark.parametrize("pass_", ["forward", "backward-data"])
 def test_of_many_heads_some_are_compared_and_all_have_to_be_numbers(monkeypatch, pass_):
-    monkeypatch.setattr(attention, "_COMPARED_MACS", 1)
+    monkeypatch.setattr(elements, "_COMPARED_MACS", 1)
     layer = parse_problem("attention:mb5h4kvh2q6d8")
     inputs, right = results_in_torch(layer, pass_)
     size = sum(array.size for array in right.values())

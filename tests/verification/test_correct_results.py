@@ -166,7 +166,7 @@ def test_a_single_matrix_may_come_without_its_batch_axis(naive):
 
 
 def test_large_max_pooling_gradient_compares_some_images_and_all_sums(monkeypatch, naive):
-    monkeypatch.setattr("pydlbench.verification.tensors._COMPARISONS", 1000)
+    monkeypatch.setattr("pydlbench.verification.elements._COMPARISONS", 1000)
     layer = build_layer("pool", batch=6, channels=3, in_size=8, kernel=3, stride=2)
     inputs = make_inputs(layer, "backward-data", "fp32", 2)
     output = naive.pool(layer, "backward-data", inputs)

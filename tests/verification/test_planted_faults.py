@@ -12,7 +12,7 @@ from pydlbench.errors import UnsupportedError
 from pydlbench.ops.descriptor import parse_problem
 from pydlbench.ops.table import build_layer
 from pydlbench.ops.windows import PASS_OF_CONVOLUTION
-from pydlbench.verification import tensors
+from pydlbench.verification import elements
 from pydlbench.verification.inputs import (
     largest,
     make_inputs,
@@ -354,7 +354,7 @@ def test_infinite_elements_are_not_called_unwritten(naive):
 @pytest.mark.parametrize("image", [0, -1])
 def test_a_shuffled_gradient_in_the_first_or_the_last_of_many_images(naive, monkeypatch, image):
     """Sums over a plane do not see it, so these images have to be compared one by one."""
-    monkeypatch.setattr(tensors, "_COMPARISONS", 1)
+    monkeypatch.setattr(elements, "_COMPARISONS", 1)
     layer = build_layer("pool", batch=40, channels=2, in_size=4, kernel=2)
     inputs = make_inputs(layer, "backward-data", "fp32", 1)
     output = naive.pool(layer, "backward-data", inputs)
@@ -367,7 +367,7 @@ def test_a_shuffled_gradient_in_the_first_or_the_last_of_many_images(naive, monk
 
 
 def test_a_single_image_is_compared_once(naive, monkeypatch):
-    monkeypatch.setattr(tensors, "_COMPARISONS", 1)
+    monkeypatch.setattr(elements, "_COMPARISONS", 1)
     for batch in (1, 2, 3):
         layer = build_layer("pool", batch=batch, channels=2, in_size=4, kernel=2)
         inputs = make_inputs(layer, "backward-data", "fp32", 1)

@@ -7,7 +7,7 @@ import pytest
 from pydlbench.backends.base import Preparation
 from pydlbench.backends.capabilities import declaration
 from pydlbench.ops.table import build_layer
-from pydlbench.records.specs import KernelSpec
+from pydlbench.records.measurement import KernelSpec
 from pydlbench.workers import host, template
 
 _BOOTSTRAP = (

@@ -19,7 +19,7 @@ from pydlbench.errors import (
     WorkerError,
 )
 from pydlbench.ops.table import build_layer
-from pydlbench.records.specs import KernelSpec
+from pydlbench.records.measurement import KernelSpec
 from pydlbench.timing.chunk import ChunkRequest
 from pydlbench.workers import host
 

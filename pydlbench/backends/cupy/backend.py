@@ -21,7 +21,7 @@ from pydlbench.backends.native.nvml import Monitor
 from pydlbench.devices.cpu.affinity import process_cpus
 from pydlbench.errors import UnsupportedError
 from pydlbench.ops.op import Layer
-from pydlbench.records.specs import KernelSpec
+from pydlbench.records.measurement import KernelSpec
 from pydlbench.verification.verify import TENSOR_ACCUMULATOR
 
 if TYPE_CHECKING:

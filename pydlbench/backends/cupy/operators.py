@@ -23,7 +23,7 @@ from pydlbench.backends.frameworks.device_clock import DeviceWork, Sampler
 from pydlbench.backends.frameworks.operands import LayerLayout
 from pydlbench.errors import UnsupportedError
 from pydlbench.ops.op import Layer
-from pydlbench.records.specs import KernelSpec
+from pydlbench.records.measurement import KernelSpec
 
 #: Computes into the given result, or into a new one if it is None, and returns it.
 Compute = Callable[[Any], Any]

@@ -33,8 +33,7 @@ from pydlbench.errors import (
     UnsupportedError,
 )
 from pydlbench.ops.op import Layer
-from pydlbench.records.measurement import Correctness, kernel_name
-from pydlbench.records.specs import KernelSpec
+from pydlbench.records.measurement import Correctness, KernelSpec, kernel_name
 from pydlbench.timing.chunk import Chunk, ChunkRequest
 from pydlbench.verification.inputs import make_inputs
 from pydlbench.verification.verify import Verdict

@@ -22,7 +22,7 @@ from pydlbench.errors import UnsupportedError
 from pydlbench.ops.op import Layer
 from pydlbench.ops.table import build_layer
 from pydlbench.ops.windows import on_padded_images
-from pydlbench.records.specs import KernelSpec
+from pydlbench.records.measurement import KernelSpec
 from pydlbench.verification.inputs import round_to, smallest_normal
 from pydlbench.verification.verify import Verdict, tolerance, verify
 

@@ -21,7 +21,7 @@ from pydlbench.backends.jax.layers import JaxOperator, as_array, variants_of
 from pydlbench.backends.jax.settings import choose, jax, jax_device
 from pydlbench.devices.cpu.affinity import process_cpus
 from pydlbench.errors import UnsupportedError
-from pydlbench.records.specs import KernelSpec
+from pydlbench.records.measurement import KernelSpec
 
 
 class JaxBackend(HostTimedBackend):

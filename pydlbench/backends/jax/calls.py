@@ -21,18 +21,20 @@ from pydlbench.backends.frameworks.linked_calls import LinkedCalls
 from pydlbench.backends.jax.settings import JaxDevice, jax
 from pydlbench.backends.jax.step import JaxModel, JaxStep
 from pydlbench.backends.steps.network import LOSS, OPTIMIZER, scope_of
-from pydlbench.backends.steps.repeated import (
+from pydlbench.backends.steps.serving import model_of
+from pydlbench.backends.steps.timed_calls import (
     CallCosts,
+    OperatorsKernel,
     RepeatedOperator,
+    TimedCall,
+    check_on_cpu,
     long_enough,
     prepare_operators,
 )
-from pydlbench.backends.steps.serving import model_of
-from pydlbench.backends.steps.timed_calls import OperatorsKernel, TimedCall, check_on_cpu
 from pydlbench.calls.groups import JAX_PREFIX, CallGroup, distinct_groups, is_feed, step_groups
 from pydlbench.calls.step_calls import StepCall
-from pydlbench.records.operator import OperatorsFacts
 from pydlbench.records.step import StepSpec
+from pydlbench.records.trace import OperatorsFacts
 
 jnp = jax.numpy
 

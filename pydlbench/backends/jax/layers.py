@@ -17,13 +17,17 @@ from jax import jit, tree_util, vjp
 from numpy.typing import NDArray
 
 from pydlbench.backends.frameworks.backend import Variant, entry_of, op_of
-from pydlbench.backends.frameworks.operands import LayerLayout, layouts_of
-from pydlbench.backends.frameworks.operator import FrameworkLayerPass, FrameworkOperator
+from pydlbench.backends.frameworks.operands import (
+    FrameworkLayerPass,
+    FrameworkOperator,
+    LayerLayout,
+    layouts_of,
+)
 from pydlbench.backends.jax.forward import FILTERS, FORWARD, SOURCES, STATISTICS, JaxForwardOptions
 from pydlbench.backends.jax.settings import JaxDevice, jax
 from pydlbench.errors import UnsupportedError
 from pydlbench.ops.op import Layer
-from pydlbench.records.specs import KernelSpec
+from pydlbench.records.measurement import KernelSpec
 from pydlbench.timing.statistics import median
 
 Array = NDArray[Any]

@@ -31,8 +31,7 @@ from pydlbench.devices.cpu.working_set import last_level_bytes
 from pydlbench.devices.probe_cache import ProbeCache, machine_key, probe_cache_path
 from pydlbench.errors import UnsupportedError
 from pydlbench.ops.op import Layer
-from pydlbench.records.measurement import Correctness
-from pydlbench.records.specs import KernelSpec
+from pydlbench.records.measurement import Correctness, KernelSpec
 from pydlbench.timing.chunk import Chunk, ChunkRequest
 from pydlbench.timing.guards import slow_bursts
 from pydlbench.timing.policy import Policy

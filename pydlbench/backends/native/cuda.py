@@ -30,8 +30,7 @@ from pydlbench.errors import (
     nearest,
 )
 from pydlbench.ops.table import build_layer
-from pydlbench.records.measurement import Correctness
-from pydlbench.records.specs import KernelSpec
+from pydlbench.records.measurement import Correctness, KernelSpec
 from pydlbench.timing.chunk import Chunk, ChunkRequest
 from pydlbench.timing.guards import gpu_disturbance
 from pydlbench.timing.statistics import median

@@ -11,8 +11,7 @@ from pydlbench.backends import autotune
 from pydlbench.backends.base import Preparation
 from pydlbench.backends.native.inputs import RecentInputs
 from pydlbench.errors import PrimitiveError, UnsupportedError
-from pydlbench.records.measurement import fewer_flops, kernel_name
-from pydlbench.records.specs import KernelSpec
+from pydlbench.records.measurement import KernelSpec, fewer_flops, kernel_name
 from pydlbench.verification.verify import (
     FAST_ACCUMULATOR,
     TENSOR_ACCUMULATOR,

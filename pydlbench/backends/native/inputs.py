@@ -12,7 +12,7 @@ from pydlbench.errors import UnsupportedError
 from pydlbench.verification.inputs import make_inputs, round_to, significand_bits
 
 if TYPE_CHECKING:
-    from pydlbench.records.specs import KernelSpec
+    from pydlbench.records.measurement import KernelSpec
 
 # The bias of a fused kernel has its own random stream.
 _BIAS_STREAM = 7

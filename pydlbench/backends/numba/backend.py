@@ -22,7 +22,7 @@ from pydlbench.backends.numba.build import VARIANTS, HostOperator
 from pydlbench.backends.numba.kernels import parallel
 from pydlbench.devices.cpu.affinity import process_cpus
 from pydlbench.errors import UnsupportedError
-from pydlbench.records.specs import KernelSpec
+from pydlbench.records.measurement import KernelSpec
 from pydlbench.timing.chunk import ChunkRequest
 from pydlbench.timing.statistics import median
 

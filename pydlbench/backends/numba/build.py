@@ -17,7 +17,7 @@ from pydlbench.backends.numba import kernels
 from pydlbench.errors import UnsupportedError
 from pydlbench.ops.axis import Axis
 from pydlbench.ops.op import Layer
-from pydlbench.records.specs import KernelSpec
+from pydlbench.records.measurement import KernelSpec
 
 Array = NDArray[Any]
 Inputs = dict[str, Array]

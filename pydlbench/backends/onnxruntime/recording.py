@@ -33,8 +33,7 @@ from pydlbench.backends.steps.trace import StepTrace, StepTracer
 from pydlbench.calls.seen.onnx import OnnxNode, Tensor
 from pydlbench.calls.step_calls import StepCall, distinct_calls
 from pydlbench.errors import PrimitiveError
-from pydlbench.records.operator import RecordedCall
-from pydlbench.records.trace import ProgramCall
+from pydlbench.records.trace import ProgramCall, RecordedCall
 
 #: Numbers of runs under the profiler: untimed runs, and timed runs.
 _UNTIMED_RUNS: Final = 2

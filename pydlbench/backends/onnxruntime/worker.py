@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from pydlbench.backends.onnxruntime.replay import serve_call_list, serve_calls
-from pydlbench.backends.onnxruntime.step import OnnxModel
+from pydlbench.backends.onnxruntime.step import OnnxModel, serve_call_list, serve_calls
 
 __all__ = [
     "runs_files",

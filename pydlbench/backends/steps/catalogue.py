@@ -27,8 +27,8 @@ from pydlbench.backends.steps.inputs import Batch, save_results, trained
 from pydlbench.calls.seen import meaning_of
 from pydlbench.models.counts import macs, parameters
 from pydlbench.models.graph import Model
-from pydlbench.records.operator import RecordedCall
 from pydlbench.records.step import Check, StepSpec
+from pydlbench.records.trace import RecordedCall
 
 #: Number of steps of the descent, and the maximum share by which the first may reduce the loss.
 _DESCENT_STEPS = 4

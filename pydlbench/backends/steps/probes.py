@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from pydlbench.backends.steps.timed_calls import OperatorsKernel
 from pydlbench.devices.cpu.affinity import bind, process_cpus
-from pydlbench.records.operator import OperatorsFacts
+from pydlbench.records.trace import OperatorsFacts
 
 
 class WrittenBlocks:

@@ -19,8 +19,7 @@ from typing import Any
 
 from pydlbench.backends.host_clock import HostCounters
 from pydlbench.errors import PrimitiveError, UnsupportedError
-from pydlbench.records.operator import OperatorsFacts
-from pydlbench.records.trace import ProgramCall, TraceFacts
+from pydlbench.records.trace import OperatorsFacts, ProgramCall, TraceFacts
 from pydlbench.timing.chunk import Chunk, ChunkRequest
 
 

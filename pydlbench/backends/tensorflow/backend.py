@@ -26,7 +26,7 @@ from pydlbench.backends.tensorflow.steps.trace import calls_for, kernels_behind,
 from pydlbench.devices.cpu.affinity import process_cpus
 from pydlbench.devices.cpu.facts import read_cpu_facts
 from pydlbench.errors import UnsupportedError
-from pydlbench.records.specs import KernelSpec
+from pydlbench.records.measurement import KernelSpec
 from pydlbench.timing.chunk import ChunkRequest
 from pydlbench.words import CPU_PRECISIONS, GPU_PRECISIONS
 

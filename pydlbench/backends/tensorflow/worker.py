@@ -10,8 +10,8 @@ from pydlbench.backends.steps.timed_calls import OperatorsKernel
 from pydlbench.backends.tensorflow.steps.calls_alone import serve_calls
 from pydlbench.backends.tensorflow.steps.step import TensorflowModel, TracedModel
 from pydlbench.backends.tensorflow.steps.user_model import UserTensorflowModel
-from pydlbench.records.operator import OperatorsFacts
 from pydlbench.records.step import StepSpec
+from pydlbench.records.trace import OperatorsFacts
 
 __all__ = [
     "catalogue_model",

@@ -10,7 +10,7 @@ import torch
 
 from pydlbench.backends.base import INSTRUCTION_SETS
 from pydlbench.errors import UnsupportedError
-from pydlbench.records.specs import KernelSpec
+from pydlbench.records.measurement import KernelSpec
 from pydlbench.words import FP8_PRECISIONS
 
 #: Data type of all tensors by precision.

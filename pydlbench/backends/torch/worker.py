@@ -22,7 +22,6 @@ from pydlbench.backends.frameworks.verbose import parse
 from pydlbench.backends.steps import device
 from pydlbench.backends.steps.device import DeviceCall, DeviceOperators
 from pydlbench.backends.steps.inputs import make_batch, make_weights, weight_shapes
-from pydlbench.backends.steps.repeated import one_line
 from pydlbench.backends.steps.serving import model_of
 from pydlbench.backends.steps.timed_calls import (
     LoggedOperators,
@@ -30,6 +29,7 @@ from pydlbench.backends.steps.timed_calls import (
     TimedCall,
     TimedOperator,
     check_on_cpu,
+    one_line,
 )
 from pydlbench.backends.steps.user_code import load_user_object
 from pydlbench.backends.torch import settings
@@ -44,8 +44,8 @@ from pydlbench.calls.groups import is_feed, is_group
 from pydlbench.calls.seen import meaning_of
 from pydlbench.errors import UnsupportedError
 from pydlbench.models import build_model
-from pydlbench.records.operator import OperatorsFacts, RecordedCall, operator_of
 from pydlbench.records.step import StepSpec
+from pydlbench.records.trace import OperatorsFacts, RecordedCall, operator_of
 from pydlbench.units import quantity
 
 #: PyTorch's models are modules, not files.

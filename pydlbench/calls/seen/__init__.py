@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydlbench.calls.meaning import Meaning
 from pydlbench.calls.seen import aten, onednn, onnx, tensorflow
 from pydlbench.errors import UnsupportedError, UsageError
-from pydlbench.records.operator import RecordedCall
+from pydlbench.records.trace import RecordedCall
 
 
 def meaning_of(recorded: RecordedCall) -> Meaning:

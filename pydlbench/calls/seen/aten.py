@@ -19,7 +19,7 @@ from pydlbench.calls.value import Value, broadcast_shapes, dtypes_of, least_byte
 from pydlbench.errors import UnsupportedError, UsageError
 
 if TYPE_CHECKING:
-    from pydlbench.records.operator import RecordedCall
+    from pydlbench.records.trace import RecordedCall
 
 _CONSTANTS: Final = {"inf": math.inf, "nan": math.nan}
 _WITHOUT_TEXT: Final = re.compile("<([^<>]*)>")
@@ -101,7 +101,7 @@ class AtenCall:
         backward: whether the call is a part of the backward pass.
         bytes: bytes of all operands and results; 0 if unknown.
         trained: indices of the operands that are trained tensors; as in
-            :class:`~pydlbench.records.operator.RecordedCall`.
+            :class:`~pydlbench.records.trace.RecordedCall`.
     """
 
     name: str

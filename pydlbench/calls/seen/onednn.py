@@ -23,7 +23,7 @@ from pydlbench.ops.op import Layer
 from pydlbench.ops.table import build_layer
 
 if TYPE_CHECKING:
-    from pydlbench.records.operator import RecordedCall
+    from pydlbench.records.trace import RecordedCall
 
 _ONEDNN: Final = "onednn:"
 _MKL: Final = "mkl:"

@@ -18,7 +18,7 @@ from pydlbench.calls import elementwise, moves, products, rows, windows
 from pydlbench.calls.meaning import Meaning, combine, complete
 from pydlbench.calls.value import Value, broadcast_shapes, bytes_of_type
 from pydlbench.errors import UnsupportedError
-from pydlbench.records.operator import RecordedCall
+from pydlbench.records.trace import RecordedCall
 
 _PREFIX: Final = "onnx:"
 

@@ -15,7 +15,7 @@ from pydlbench.calls import elementwise, moves, products, rows, windows
 from pydlbench.calls.meaning import Meaning, combine, complete
 from pydlbench.calls.value import Value, bytes_of_type, dtypes_of, is_floating
 from pydlbench.errors import UnsupportedError
-from pydlbench.records.operator import RecordedCall
+from pydlbench.records.trace import RecordedCall
 
 # -----------------------------------------------------------------------------
 # The text of a node: all that affects its time, and nothing else.

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 from pydlbench.errors import UsageError
 from pydlbench.models import family
-from pydlbench.models.builder import Builder
-from pydlbench.models.graph import Init, Loss, Model, Optimizer
+from pydlbench.models.graph import Builder, Init, Loss, Model, Optimizer
 from pydlbench.models.options import choice
 
 

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pydlbench.models import family
-from pydlbench.models.builder import Builder, Pad
-from pydlbench.models.graph import Model, Optimizer
+from pydlbench.models.graph import Builder, Model, Optimizer, Pad
 from pydlbench.models.options import choice
 
 # Channels of 1x1, 3x3 (reduced, full), 5x5 (reduced, full), and of the pooling's branch.

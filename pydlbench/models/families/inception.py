@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from typing import Final, TypeAlias
 
 from pydlbench.models import family
-from pydlbench.models.builder import Builder
-from pydlbench.models.graph import Model, Optimizer
+from pydlbench.models.graph import Builder, Model, Optimizer
 
 Step: TypeAlias = tuple[int, int | tuple[int, int]]
 

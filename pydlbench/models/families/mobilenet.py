@@ -14,8 +14,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from pydlbench.models import family
-from pydlbench.models.builder import Activation, Builder
-from pydlbench.models.graph import Model, Optimizer
+from pydlbench.models.graph import Activation, Builder, Model, Optimizer
 
 _BATCH: Final = 64
 # The papers train with RMSProp; this is SGD with the same momentum, at the first paper's rate for

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pydlbench.models import family
-from pydlbench.models.builder import Builder
-from pydlbench.models.graph import Model, Optimizer
+from pydlbench.models.graph import Builder, Model, Optimizer
 
 _DECAY: Final = 4e-5
 

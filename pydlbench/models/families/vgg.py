@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from pydlbench.models import family
-from pydlbench.models.builder import Builder
-from pydlbench.models.graph import Model, Optimizer
+from pydlbench.models.graph import Builder, Model, Optimizer
 
 _BATCH: Final = 64
 _CHANNELS: Final = (64, 128, 256, 512, 512)

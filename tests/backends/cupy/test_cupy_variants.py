@@ -13,7 +13,7 @@ from pydlbench.backends.cupy.backend import CupyBackend, create
 from pydlbench.backends.host_clock import HostClock
 from pydlbench.errors import PrimitiveError, UnsupportedError
 from pydlbench.ops.table import build_layer
-from pydlbench.records.specs import KernelSpec
+from pydlbench.records.measurement import KernelSpec
 from pydlbench.timing.chunk import ChunkRequest
 from pydlbench.verification.inputs import make_inputs
 from pydlbench.words import PASSES

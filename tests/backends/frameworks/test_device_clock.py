@@ -16,7 +16,7 @@ from pydlbench.backends.frameworks.backend import Variant, _FrameworkAutotuner
 from pydlbench.backends.frameworks.device_clock import DeviceClock, nvtx_range
 from pydlbench.errors import UnsupportedError
 from pydlbench.ops.table import build_layer
-from pydlbench.records.specs import KernelSpec
+from pydlbench.records.measurement import KernelSpec
 from pydlbench.timing.chunk import ChunkRequest, GpuReadings
 from pydlbench.verification.inputs import make_inputs
 

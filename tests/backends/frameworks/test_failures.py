@@ -13,7 +13,7 @@ from pydlbench.errors import (
     UnsupportedError,
 )
 from pydlbench.ops.table import build_layer
-from pydlbench.records.specs import KernelSpec
+from pydlbench.records.measurement import KernelSpec
 from pydlbench.timing.chunk import ChunkRequest
 
 PREPARATION = Preparation(seed=1, cold_bytes=0, memory_bytes=1 << 30, all_candidates=True)

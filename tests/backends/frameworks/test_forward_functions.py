@@ -9,7 +9,7 @@ import pytest
 from right_results import drawn, judged
 
 from pydlbench.ops.table import build_layer
-from pydlbench.records.specs import KernelSpec
+from pydlbench.records.measurement import KernelSpec
 
 LAYERS = (
     build_layer("conv", batch=2, in_channels=4, in_size=(9,), out_channels=6, kernel=3, padding=1),

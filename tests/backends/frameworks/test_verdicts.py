@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from pydlbench.backends.frameworks.verdicts import fused_inputs, judge
 from pydlbench.ops.table import build_layer
-from pydlbench.records.specs import KernelSpec
+from pydlbench.records.measurement import KernelSpec
 from pydlbench.verification.inputs import make_inputs, round_to
 
 DROPOUT = build_layer("dropout", batch=8, channels=16, height=7, width=5, keep=0.75)

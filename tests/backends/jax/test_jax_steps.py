@@ -11,8 +11,8 @@ import tiny
 
 from pydlbench.backends.steps.definition import StepDefinition, definition_of
 from pydlbench.backends.steps.inputs import make_batch, make_weights
-from pydlbench.backends.steps.repeated import CallCosts
 from pydlbench.backends.steps.serving import serve_step
+from pydlbench.backends.steps.timed_calls import CallCosts
 from pydlbench.calls.groups import CallGroup, step_groups
 from pydlbench.errors import UnsupportedError
 from pydlbench.records.step import StepPreparation, StepSpec

@@ -16,7 +16,7 @@ from pydlbench.backends.native import cpu
 from pydlbench.errors import PrimitiveError, UnsupportedError
 from pydlbench.ops.descriptor import parse_problem
 from pydlbench.ops.table import build_layer
-from pydlbench.records.specs import KernelSpec
+from pydlbench.records.measurement import KernelSpec
 from pydlbench.timing.chunk import ChunkRequest
 from pydlbench.verification.verify import Verdict
 from pydlbench.workers.channel import decode, encode

@@ -10,7 +10,7 @@ from pydlbench.backends.base import Preparation
 from pydlbench.backends.native import cpu
 from pydlbench.backends.native.cpu import without_narrower_code
 from pydlbench.ops.table import build_layer
-from pydlbench.records.specs import KernelSpec
+from pydlbench.records.measurement import KernelSpec
 
 CONV = build_layer("conv", batch=2, in_channels=16, in_size=7, out_channels=32, kernel=3, padding=1)
 

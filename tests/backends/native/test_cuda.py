@@ -15,7 +15,7 @@ from pydlbench.backends.native.inputs import RecentInputs
 from pydlbench.errors import DeviceLostError, PrimitiveError, UnsupportedError
 from pydlbench.ops.descriptor import parse_problem
 from pydlbench.ops.table import build_layer
-from pydlbench.records.specs import KernelSpec
+from pydlbench.records.measurement import KernelSpec
 from pydlbench.timing.chunk import ChunkRequest, GpuReadings
 from pydlbench.verification.inputs import make_inputs
 

@@ -15,7 +15,7 @@ from pydlbench.backends.numba.backend import create
 from pydlbench.errors import PrimitiveError, UnsupportedError
 from pydlbench.ops.descriptor import parse_problem
 from pydlbench.ops.table import build_layer
-from pydlbench.records.specs import KernelSpec
+from pydlbench.records.measurement import KernelSpec
 from pydlbench.verification.inputs import make_inputs
 from pydlbench.verification.verify import verify
 

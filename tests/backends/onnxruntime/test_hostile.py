@@ -8,8 +8,7 @@ pytest.importorskip("onnxruntime")
 
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402 - not installed everywhere
 
-from pydlbench.backends.onnxruntime.backend import create  # noqa: E402
-from pydlbench.backends.onnxruntime.file import read_graph, types_of  # noqa: E402
+from pydlbench.backends.onnxruntime.backend import create, read_graph, types_of  # noqa: E402
 from pydlbench.backends.steps import requests  # noqa: E402
 from pydlbench.errors import (  # noqa: E402
     InsufficientMemoryError,

@@ -7,7 +7,7 @@ import pytest
 from invented_gpu import Gpu
 
 from pydlbench.backends.steps.device import DeviceOperators
-from pydlbench.records.operator import OperatorsFacts
+from pydlbench.records.trace import OperatorsFacts
 from pydlbench.timing.chunk import ChunkRequest
 
 

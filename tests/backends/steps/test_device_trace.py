@@ -2,7 +2,7 @@
 
 import pytest
 
-from pydlbench.backends.steps.device_trace import (
+from pydlbench.backends.steps.device import (
     GAPS,
     IDLE_BETWEEN,
     IDLE_IN_CALLS,

@@ -9,8 +9,7 @@ import pytest
 from pydlbench.backends.steps import serving
 from pydlbench.backends.steps.timed_calls import CallCost
 from pydlbench.calls.groups import CallGroup, feed_signature
-from pydlbench.models.builder import Builder
-from pydlbench.models.graph import Decay, Optimizer
+from pydlbench.models.graph import Builder, Decay, Optimizer
 from pydlbench.records.step import StepSpec
 from pydlbench.timing.chunk import ChunkRequest
 

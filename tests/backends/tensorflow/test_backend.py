@@ -13,7 +13,7 @@ from pydlbench.devices.cpu.facts import read_cpu_facts
 from pydlbench.errors import UnsupportedError
 from pydlbench.ops.descriptor import parse_problem
 from pydlbench.ops.table import build_layer
-from pydlbench.records.specs import KernelSpec
+from pydlbench.records.measurement import KernelSpec
 
 if TYPE_CHECKING:
     from pydlbench.backends.tensorflow.backend import TensorflowBackend

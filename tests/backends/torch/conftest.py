@@ -106,8 +106,8 @@ def gpu_backend(runtime, monitor, monkeypatch):
     """The GPU's backend, whose tensors live on the CPU and whose time is invented."""
     import torch
 
-    from pydlbench.backends.torch.layers import gpu as gpu_backend
-    from pydlbench.backends.torch.layers.base import TorchBackend
+    from pydlbench.backends.torch import backend as gpu_backend
+    from pydlbench.backends.torch.backend import TorchBackend
 
     made = gpu_backend.TorchCudaBackend.__new__(gpu_backend.TorchCudaBackend)
     TorchBackend.__init__(made, "cuda:0", sorted(os.sched_getaffinity(0)))

@@ -15,7 +15,7 @@ from pydlbench.backends.torch import settings
 from pydlbench.backends.torch.layers.operator import compiled
 from pydlbench.errors import PrimitiveError
 from pydlbench.ops.table import build_layer
-from pydlbench.records.specs import KernelSpec
+from pydlbench.records.measurement import KernelSpec
 from pydlbench.timing.chunk import ChunkRequest
 from pydlbench.verification.inputs import make_inputs
 

@@ -12,8 +12,7 @@ from pydlbench.backends.torch import settings
 from pydlbench.backends.torch.layers.forward import ATTENTION_KERNELS, FORWARD, TorchForwardOptions
 from pydlbench.errors import UnsupportedError
 from pydlbench.ops.table import build_layer
-from pydlbench.records.measurement import kernel_name
-from pydlbench.records.specs import KernelSpec
+from pydlbench.records.measurement import KernelSpec, kernel_name
 from pydlbench.records.step import StepPreparation, StepSpec
 from pydlbench.timing.chunk import ChunkRequest
 from pydlbench.words import FP8_PRECISIONS, PASSES

@@ -21,8 +21,8 @@ from pydlbench.calls.seen import meaning_of  # noqa: E402
 from pydlbench.calls.seen.aten import leaves  # noqa: E402
 from pydlbench.models import build_model  # noqa: E402
 from pydlbench.models.passes import step_passes  # noqa: E402
-from pydlbench.records.operator import RecordedCall  # noqa: E402
 from pydlbench.records.step import StepSpec  # noqa: E402
+from pydlbench.records.trace import RecordedCall  # noqa: E402
 
 aten = torch.ops.aten
 

@@ -4,7 +4,7 @@ import pytest
 
 from pydlbench.backends.frameworks.verbose import parse_line
 from pydlbench.calls.seen import meaning_of
-from pydlbench.records.operator import RecordedCall
+from pydlbench.records.trace import RecordedCall
 
 NEW = (
     "onednn_verbose,v1,primitive,exec,cpu,{},jit,{},src:{t}:a:blocked:ab::f0 "

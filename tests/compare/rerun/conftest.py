@@ -7,10 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from pydlbench.compare.rerun import RerunPair, RerunSide, take_pass
+from pydlbench.compare.interleaved import RerunPair, RerunSide, take_pass
 from pydlbench.errors import UnsupportedError
 from pydlbench.ops.table import build_layer
-from pydlbench.records.specs import KernelSpec
+from pydlbench.records.measurement import KernelSpec
 from pydlbench.timing.chunk import Chunk
 
 LAYER = build_layer("conv", batch=1, in_channels=4, in_size=5, out_channels=4, kernel=3, padding=1)

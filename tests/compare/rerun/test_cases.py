@@ -2,9 +2,8 @@
 
 import pytest
 
-from pydlbench.compare.match import LAYER_KINDS, describe
-from pydlbench.compare.rerun import spec_of
-from pydlbench.compare.rows import SideRow, row_of_step
+from pydlbench.compare.interleaved import spec_of
+from pydlbench.compare.rows import LAYER_KINDS, SideRow, describe, row_of_step
 from pydlbench.errors import UnsupportedError
 from pydlbench.models.catalog import find_layers
 from pydlbench.ops.descriptor import parse_problem

@@ -5,10 +5,8 @@ import statistics
 
 import pytest
 
-from pydlbench.compare.interleaved import compare_interleaved
-from pydlbench.compare.match import Matching, Pair
-from pydlbench.compare.rerun import policy
-from pydlbench.compare.rows import Side, SideRow
+from pydlbench.compare.interleaved import compare_interleaved, policy
+from pydlbench.compare.rows import Matching, Pair, Side, SideRow
 
 
 def judged(measured):

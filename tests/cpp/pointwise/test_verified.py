@@ -19,7 +19,7 @@ import pydlbench
 from pydlbench.backends.base import Preparation
 from pydlbench.ops.descriptor import parse_problem
 from pydlbench.ops.table import OPS, ops_of_kind
-from pydlbench.records.specs import KernelSpec
+from pydlbench.records.measurement import KernelSpec
 
 #: Whether tensors start on the sixteen-byte grid: each kind of storage is tried off it.
 ALIGNED = {"fp32": False, "tf32": True, "fp16": True, "fp16-tc": False, "bf16-tc": False}

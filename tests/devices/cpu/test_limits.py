@@ -2,7 +2,7 @@
 
 import pytest
 
-from pydlbench.devices.cpu.limits import read_affinity, read_cpu_limit, read_memory_limit
+from pydlbench.devices.cpu.facts import read_affinity, read_cpu_limit, read_memory_limit
 
 TOP = "sys/fs/cgroup"
 ROOT_GROUP = {"proc/self/cgroup": "0::/"}

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pydlbench.backends.host_clock import Operator
-    from pydlbench.records.specs import KernelSpec
+    from pydlbench.records.measurement import KernelSpec
 
 
 class Product:

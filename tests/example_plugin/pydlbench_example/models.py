@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pydlbench.models import family
-from pydlbench.models.builder import Builder
-from pydlbench.models.graph import Optimizer
+from pydlbench.models.graph import Builder, Optimizer
 
 if TYPE_CHECKING:
     from pydlbench.models.graph import Model

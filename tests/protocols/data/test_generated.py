@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import pytest
 
-from pydlbench.protocols.data.datasets import Split
-from pydlbench.protocols.data.generated import generate
+from pydlbench.protocols.data.datasets import Split, generate
 
 if TYPE_CHECKING:
     from pydlbench.protocols.data.datasets import Dataset

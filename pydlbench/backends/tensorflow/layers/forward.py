@@ -3,7 +3,7 @@
 :data:`FORWARD` maps each op to a factory. Given a layer and options, it returns a function that
 computes the layer; its arguments are the tensors that the forward pass reads, in the order of their
 roles. TensorFlow derives the gradients
-(:mod:`pydlbench.backends.tensorflow.layers.gradients`). Networks use the same functions.
+(:mod:`pydlbench.backends.tensorflow.layers.layer_pass`). Networks use the same functions.
 """
 
 from __future__ import annotations

@@ -14,21 +14,23 @@ import numpy as np
 from pydlbench.backends.frameworks.backend import FrameworkBackend, framework_errors
 from pydlbench.backends.steps.catalogue import host_arrays
 from pydlbench.backends.steps.inputs import make_batch
-from pydlbench.backends.steps.repeated import (
+from pydlbench.backends.steps.timed_calls import (
     CallCosts,
+    OperatorsKernel,
     RepeatedOperator,
+    TimedCall,
+    check_on_cpu,
     dispatch_s,
     long_enough,
     prepare_operators,
 )
-from pydlbench.backends.steps.timed_calls import OperatorsKernel, TimedCall, check_on_cpu
 from pydlbench.backends.tensorflow.settings import Tracer, tf
 from pydlbench.backends.tensorflow.steps.graph import Replayed, ReplayedGroup
 from pydlbench.calls.groups import CallGroup, is_feed, is_group
 from pydlbench.calls.seen.tensorflow import TensorFlowNode
 from pydlbench.models import build_model
-from pydlbench.records.operator import OperatorsFacts
 from pydlbench.records.step import StepSpec
+from pydlbench.records.trace import OperatorsFacts
 
 # -----------------------------------------------------------------------------
 # Nodes in functions of their own.

@@ -28,8 +28,7 @@ from pydlbench.calls.groups import CallGroup, distinct_groups
 from pydlbench.calls.seen.tensorflow import NodeTensor, TensorFlowNode
 from pydlbench.calls.step_calls import StepCall, distinct_calls
 from pydlbench.errors import UnsupportedError
-from pydlbench.records.operator import Direction, RecordedCall
-from pydlbench.records.trace import ProgramCall
+from pydlbench.records.trace import Direction, ProgramCall, RecordedCall
 
 #: The scope of backward operators.
 _TAPE: Final = "gradient_tape"

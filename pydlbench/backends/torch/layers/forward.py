@@ -26,7 +26,7 @@ from pydlbench.verification.inputs import kept_elements
 
 if TYPE_CHECKING:
     from pydlbench.backends.torch.layers.operator import TorchOperands
-    from pydlbench.records.specs import KernelSpec
+    from pydlbench.records.measurement import KernelSpec
 
     Function = Callable[..., Any]
 

@@ -13,8 +13,12 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from pydlbench.backends.frameworks.backend import Variant, entry_of, op_of
-from pydlbench.backends.frameworks.operands import LayerLayout, axes_of, layouts_of
-from pydlbench.backends.frameworks.operator import FrameworkLayerPass
+from pydlbench.backends.frameworks.operands import (
+    FrameworkLayerPass,
+    LayerLayout,
+    axes_of,
+    layouts_of,
+)
 from pydlbench.backends.torch.layers import fp8, gradients, recurrent
 from pydlbench.backends.torch.layers.forward import (
     FORWARD,
@@ -37,7 +41,7 @@ from pydlbench.backends.torch.layers.operator import (
 from pydlbench.backends.torch.settings import stored
 from pydlbench.errors import UnsupportedError
 from pydlbench.ops.op import Layer
-from pydlbench.records.specs import KernelSpec
+from pydlbench.records.measurement import KernelSpec
 from pydlbench.words import FP8_PRECISIONS
 
 # -----------------------------------------------------------------------------

@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 from torch import nn
 
 from pydlbench.backends.frameworks.backend import Variant
-from pydlbench.backends.frameworks.operands import LayerLayout
-from pydlbench.backends.frameworks.operator import FrameworkOperator
+from pydlbench.backends.frameworks.operands import FrameworkOperator, LayerLayout
 from pydlbench.backends.torch import settings
-from pydlbench.records.specs import KernelSpec
+from pydlbench.records.measurement import KernelSpec
 
 # -----------------------------------------------------------------------------
 # Operands: tensors by role, where and as PyTorch's operators take them.
@@ -123,7 +122,7 @@ class BoundFunction:
         function: function that takes tensors, and a last argument from ``turns``; may be compiled.
         arguments: tensors that the function takes.
         results: copies the results to the host by role; see
-            :class:`~pydlbench.backends.frameworks.operator.FrameworkOperator`.
+            :class:`~pydlbench.backends.frameworks.operands.FrameworkOperator`.
         changed: positions of arguments that the function overwrites.
         turns: values of a last argument that alternate from call to call.
     """

@@ -19,7 +19,7 @@ from typing import Any, Final, TypeAlias
 
 import torch
 
-from pydlbench.backends.steps.repeated import prepare_operators
+from pydlbench.backends.steps.timed_calls import prepare_operators
 from pydlbench.backends.torch.dispatch import DispatchMode
 from pydlbench.backends.torch.steps.replayed_step import below_autograd
 from pydlbench.backends.torch.steps.signature import (

@@ -16,8 +16,7 @@ import torch
 from torch import fx, nn
 
 from pydlbench.backends.frameworks.backend import framework_errors
-from pydlbench.backends.steps.repeated import RepeatedOperator, prepare_operators
-from pydlbench.backends.steps.timed_calls import CallCost
+from pydlbench.backends.steps.timed_calls import CallCost, RepeatedOperator, prepare_operators
 from pydlbench.backends.torch.layers.operator import compiled
 from pydlbench.backends.torch.steps.calls_alone import CallOperator
 from pydlbench.backends.torch.steps.recording import DispatchedCall, Recording, StorageSlot
@@ -25,7 +24,7 @@ from pydlbench.backends.torch.steps.signature import parse
 from pydlbench.calls.groups import CallGroup, distinct_groups
 from pydlbench.calls.seen.aten import leaves, map_leaves
 from pydlbench.calls.step_calls import StepCall
-from pydlbench.records.operator import RecordedCall
+from pydlbench.records.trace import RecordedCall
 
 _EMPTY_CALL: Final = "aten.relu.default(float32[1](1))"
 

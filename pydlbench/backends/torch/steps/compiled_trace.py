@@ -31,8 +31,7 @@ from pydlbench.calls.seen.aten import read_call
 from pydlbench.calls.value import Value
 from pydlbench.errors import UnsupportedError
 from pydlbench.grouping import group_by
-from pydlbench.records.operator import operator_of
-from pydlbench.records.trace import ProgramCall
+from pydlbench.records.trace import ProgramCall, operator_of
 
 # Maximum length of a kernel's name when it is used as the name of a module.
 _MAX_NAME_LETTERS: Final = 44

@@ -18,7 +18,7 @@ from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile, record_function, supported_activities
 
 from pydlbench.backends.frameworks.device_clock import StepRuntime, nvtx_range
-from pydlbench.backends.steps.device_trace import GAPS, DeviceProfile, Span, trace_of
+from pydlbench.backends.steps.device import GAPS, DeviceProfile, Span, trace_of
 from pydlbench.backends.steps.trace import CallEvent, StepTrace, StepTracer, align
 from pydlbench.backends.torch.steps.recording import Recording
 from pydlbench.backends.torch.steps.replayed_step import ReplayedStep

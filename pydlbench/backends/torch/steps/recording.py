@@ -29,7 +29,7 @@ from pydlbench.backends.torch.dispatch import DispatchMode
 from pydlbench.backends.torch.steps.signature import signature
 from pydlbench.calls.seen.aten import leaves, map_leaves
 from pydlbench.calls.step_calls import StepCall, distinct_calls
-from pydlbench.records.operator import Direction, OperatorsFacts, RecordedCall
+from pydlbench.records.trace import Direction, OperatorsFacts, RecordedCall
 
 _aten: Any = torch.ops.aten
 # Modules whose frames lie between the caller of an operator and the recorder.
@@ -69,7 +69,7 @@ class DispatchedCall:
         names: the user's modules or nodes of the graph that the call belongs to; ``loss`` after
             them.
         bytes: size of the call's operands and results in bytes.
-        trained: see :class:`~pydlbench.records.operator.RecordedCall`; empty outside backward
+        trained: see :class:`~pydlbench.records.trace.RecordedCall`; empty outside backward
             passes.
         sums: whether autograd adds two gradients of one value.
         of_view: whether a sum in place would write into a view, whose base shares the memory.

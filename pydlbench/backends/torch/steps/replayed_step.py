@@ -16,8 +16,7 @@ from typing import Any
 
 import torch
 
-from pydlbench.backends.steps.repeated import dispatch_s
-from pydlbench.backends.steps.timed_calls import TimedCall
+from pydlbench.backends.steps.timed_calls import TimedCall, dispatch_s
 from pydlbench.backends.steps.trace import StepTrace
 from pydlbench.backends.torch.steps.recording import DispatchedCall, Recording, StorageSlot, record
 from pydlbench.calls.seen.aten import leaves

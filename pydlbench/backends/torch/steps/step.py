@@ -30,7 +30,7 @@ from pydlbench.backends.steps.inputs import Batch
 from pydlbench.backends.steps.trace import StepTracer
 from pydlbench.backends.steps.user_model import UserLosses
 from pydlbench.backends.torch import settings
-from pydlbench.backends.torch.layers import gpu
+from pydlbench.backends.torch.backend import TorchRuntime
 from pydlbench.backends.torch.layers.operator import compiled
 from pydlbench.backends.torch.settings import DTYPES
 from pydlbench.backends.torch.steps import compiled_trace, profiled
@@ -123,9 +123,7 @@ class TorchSubject(StepModel):
 
     def tracer(self, run: Callable[[], Any]) -> StepTracer:
         """Return the tracer of the case's step; see ``steps.definition.StepModel``."""
-        runtime = (
-            gpu.TorchRuntime(torch.device(self.spec.device).index) if self.spec.on_gpu else None
-        )
+        runtime = TorchRuntime(torch.device(self.spec.device).index) if self.spec.on_gpu else None
         recorded = self.record()
         if self.spec.mode == "compiled":
             return compiled_trace.tracer(recorded.recording, run, runtime, self.batch)

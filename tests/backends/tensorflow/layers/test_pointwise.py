@@ -9,7 +9,7 @@ import pytest
 from pydlbench.backends.base import Preparation
 from pydlbench.errors import UnsupportedError
 from pydlbench.ops.table import OPS, build_layer, ops_of_kind
-from pydlbench.records.specs import KernelSpec
+from pydlbench.records.measurement import KernelSpec
 from pydlbench.timing.chunk import ChunkRequest
 from pydlbench.verification.inputs import make_inputs
 

@@ -10,7 +10,7 @@ from this_cpu import HAS_BF16
 from pydlbench.backends.base import Preparation
 from pydlbench.errors import PrimitiveError, UnsupportedError
 from pydlbench.ops.table import build_layer
-from pydlbench.records.specs import KernelSpec
+from pydlbench.records.measurement import KernelSpec
 
 THOROUGH = Preparation(seed=3, all_candidates=True)
 CONV = build_layer(

@@ -8,7 +8,7 @@ from pydlbench.backends.base import Preparation
 from pydlbench.backends.frameworks.verbose import evidence, last_call, parse
 from pydlbench.backends.tensorflow import CAPABILITIES
 from pydlbench.ops.table import build_layer
-from pydlbench.records.specs import KernelSpec
+from pydlbench.records.measurement import KernelSpec
 from pydlbench.timing.chunk import ChunkRequest
 from pydlbench.workers.host import Worker
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from pydlbench.backends.base import Preparation
-from pydlbench.backends.torch.layers.base import ways_to_run
+from pydlbench.backends.torch.backend import ways_to_run
 from pydlbench.backends.torch.layers.operator import TensorPlace, TorchOperands
 from pydlbench.ops.table import OPS, in_place
-from pydlbench.records.specs import KernelSpec
+from pydlbench.records.measurement import KernelSpec
 from pydlbench.timing.chunk import ChunkRequest
 from pydlbench.verification.inputs import make_inputs
 

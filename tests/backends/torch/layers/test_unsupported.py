@@ -8,7 +8,7 @@ from pydlbench.backends.torch import settings
 from pydlbench.backends.torch.backend import create
 from pydlbench.errors import UnsupportedError
 from pydlbench.ops.table import build_layer
-from pydlbench.records.specs import KernelSpec
+from pydlbench.records.measurement import KernelSpec
 
 CONV = build_layer("conv", batch=2, in_channels=4, in_size=6, out_channels=8, kernel=3)
 POOL = build_layer("pool", batch=1, channels=2, in_size=6, kernel=3)

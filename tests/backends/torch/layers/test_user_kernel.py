@@ -7,7 +7,7 @@ torch = pytest.importorskip("torch")
 from pydlbench.backends.base import Preparation  # noqa: E402 - needs torch
 from pydlbench.errors import PydlbenchError, UsageError  # noqa: E402 - needs torch
 from pydlbench.ops.table import build_layer  # noqa: E402 - needs torch
-from pydlbench.records.specs import KernelSpec  # noqa: E402 - needs torch
+from pydlbench.records.measurement import KernelSpec  # noqa: E402 - needs torch
 from pydlbench.timing.chunk import ChunkRequest  # noqa: E402 - needs torch
 
 CONV = build_layer("conv", batch=2, in_channels=4, in_size=6, out_channels=8, kernel=3, padding=1)

@@ -8,7 +8,7 @@ from this_cpu import HAS_BF16
 from pydlbench.backends.base import Preparation
 from pydlbench.errors import PrimitiveError, UnsupportedError
 from pydlbench.ops.table import build_layer
-from pydlbench.records.specs import KernelSpec
+from pydlbench.records.measurement import KernelSpec
 
 CONV, GEMM = problems.LAYERS["even padding"], problems.LAYERS["product"]
 NAMES = (

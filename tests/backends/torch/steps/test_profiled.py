@@ -12,7 +12,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from pydlbench.backends.steps.device_trace import GAPS, NO_CALL  # noqa: E402 - needs torch
+from pydlbench.backends.steps.device import GAPS, NO_CALL  # noqa: E402 - needs torch
 from pydlbench.backends.steps.requests import request_call_list, request_step  # noqa: E402 - needs torch
 from pydlbench.backends.torch.steps import profiled  # noqa: E402
 from pydlbench.backends.torch.steps.profiled import tracer  # noqa: E402 - needs torch
