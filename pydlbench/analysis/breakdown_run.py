@@ -248,10 +248,17 @@ class _Bench:
 
     @property
     def takes_operands(self) -> bool:
-        """Whether calls alone run on the operands of the step, and libraries log them."""
+        """Whether calls alone run on the operands of the step."""
         step = self.step
         makes = capabilities.declaration(step.framework).steps.makes_calls
         return makes and step.mode == "eager" and not step.on_gpu
+
+    @property
+    def logs(self) -> bool:
+        """Whether libraries log what each call executes."""
+        step = self.step
+        modes = capabilities.declaration(step.framework).steps.logged_modes
+        return step.mode in modes and not step.on_gpu
 
     @property
     def repeats(self) -> int:
@@ -423,7 +430,7 @@ def _prepare_calls(bench: _Bench, recording: _Recording, calls_s: float) -> _Pre
     )
     if step.on_gpu:
         return _PreparedCalls(subjects=[subject], alone=alone)
-    if not bench.takes_operands:
+    if not bench.logs:
         reason = f"nothing logs what {step.framework} {step.mode} executes in each call"
         return _PreparedCalls(subjects=[subject], alone=alone, no_log=reason)
     try:

@@ -38,8 +38,9 @@ class StepCapabilities:
     Attributes:
         layouts: layouts of images in a step on a CPU, the default first.
         layout_words: the framework's own names of layouts that its users can choose.
-        makes_calls: whether single calls run on the operands of a step, each with its part of the
-            libraries' log; otherwise operands are made up, and only whole steps are logged.
+        makes_calls: whether single calls run on the operands of a step; otherwise operands are made
+            up.
+        logged_modes: modes on a CPU whose libraries log what each call executes.
         pads_evenly: whether its convolutions pad both ends of a side by the same number, so that
             images are copied for a layer with other padding.
         fuses_optimizers: whether it has optimizers that read and write each tensor once.
@@ -51,6 +52,7 @@ class StepCapabilities:
     layouts: tuple[str, ...] = IMAGE_LAYOUTS
     layout_words: dict[str, str] = field(default_factory=dict)
     makes_calls: bool = False
+    logged_modes: tuple[str, ...] = ()
     pads_evenly: bool = False
     fuses_optimizers: bool = False
     layout_alternatives: dict[tuple[str, str], tuple[str, str]] = field(default_factory=dict)

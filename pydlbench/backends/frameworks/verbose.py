@@ -15,9 +15,14 @@ threads::
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import itertools
+import os
 import re
-from collections.abc import Sequence
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -245,3 +250,37 @@ def remarks(executions: list[Execution], *, threads: int, inference: bool) -> tu
     if idle:
         notes.append(f"MKL used {idle[0].threads} of {threads} threads")
     return tuple(notes)
+
+
+# -----------------------------------------------------------------------------
+# The output of libraries while a function runs: oneDNN and MKL write to file descriptor 1.
+
+
+@contextlib.contextmanager
+def printed() -> Iterator[list[str]]:
+    """Redirect file descriptor 1 to a file; the list has its text at the end."""
+    lines: list[str] = []
+    _flush()
+    with tempfile.TemporaryFile() as file:
+        stdout = os.dup(1)
+        os.dup2(file.fileno(), 1)
+        try:
+            yield lines
+        finally:
+            _flush()
+            os.dup2(stdout, 1)
+            os.close(stdout)
+            file.seek(0)
+            lines.append(file.read().decode(errors="replace"))
+
+
+def _flush() -> None:
+    sys.stdout.flush()
+    ctypes.CDLL(None).fflush(None)  # the buffer of the C library
+
+
+def output_of(call: Callable[[], Any]) -> str:
+    """Call once and return what was written to file descriptor 1 meanwhile."""
+    with printed() as lines:
+        call()
+    return "".join(lines)

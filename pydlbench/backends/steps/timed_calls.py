@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
 from pydlbench.backends.base import is_out_of_memory
@@ -45,6 +45,16 @@ class TimedOperator(Protocol):
 
         Setting up operands and starting the call are not included.
         """
+
+
+class LoggedOperator(TimedOperator, Protocol):
+    """A call whose libraries log what it executes.
+
+    Attributes:
+        executions: number of executions in a run.
+    """
+
+    executions: int
 
 
 class OperatorsKernel:
@@ -95,6 +105,8 @@ class TimedCall:
     Args:
         call: function that makes the call.
     """
+
+    executions = 1
 
     def __init__(self, call: Callable[[], Any]) -> None:
         self.call = call
@@ -149,12 +161,12 @@ class LoggedOperators(OperatorsKernel):
     with one, so that an operator follows another one both times. The chunk has five times per
     operator and round, operator by operator: the call without a log; the call with a log; and,
     according to the log, all executions, the layout reorders included in them, and creating
-    primitives.
+    primitives. A library that logs all calls of its process also logs those without a log here.
 
     Args:
-        operators: operators in the order in which a step runs them.
+        operators: operators by signature, in the order in which a step runs them.
+        refused: why other calls could not be prepared, by signature.
         log: calls a function once and returns the text that was printed meanwhile.
-        facts: facts of the operators.
         cpus: CPUs that the process is pinned to.
     """
 
@@ -163,13 +175,23 @@ class LoggedOperators(OperatorsKernel):
 
     def __init__(
         self,
-        operators: Sequence[TimedOperator],
+        operators: Mapping[str, LoggedOperator],
+        refused: Mapping[str, str],
         log: Callable[[Callable[[], Any]], str],
-        facts: OperatorsFacts,
         cpus: Sequence[int],
     ) -> None:
-        super().__init__(operators, facts, cpus)
-        self._log = log
+        executions = {
+            name: {
+                primitive: -(-count // operator.executions)
+                for primitive, count in Counter(
+                    f"{ran.library} {ran.primitive}" for ran in parse(log(operator.run))
+                ).items()
+            }
+            for name, operator in operators.items()
+        }
+        facts = OperatorsFacts(names=tuple(operators), executions=executions, refused=dict(refused))
+        super().__init__(list(operators.values()), facts, cpus)
+        self._logged_operators, self._log = tuple(operators.values()), log
 
     def sample(self, request: ChunkRequest) -> Chunk:
         """Time and log the requested rounds, after the untimed ones, which log nothing."""
@@ -180,19 +202,20 @@ class LoggedOperators(OperatorsKernel):
                     operator.run()
             before = page_faults()
             for _ in range(request.samples):
-                unlogged = [operator.run() for operator in self._operators]
-                for unlogged_s, operator in zip(unlogged, self._operators, strict=True):
+                unlogged = [max(0.0, operator.run()) for operator in self._operators]
+                for unlogged_s, operator in zip(unlogged, self._logged_operators, strict=True):
                     seconds += [unlogged_s, *self._logged(operator)]
             faults = page_faults() - before
         return account.chunk(seconds, faults=faults / request.samples)
 
-    def _logged(self, operator: TimedOperator) -> list[float]:
+    def _logged(self, operator: LoggedOperator) -> list[float]:
         """Run an operator with a log; return its seconds and the times in the log."""
         seconds: list[float] = []
-        text = self._log(lambda: seconds.append(operator.run()))
+        text = self._log(lambda: seconds.append(max(0.0, operator.run())))
         executions = parse(text)
         reorders = [execution for execution in executions if execution.primitive == "reorder"]
-        return [*seconds, total_s(executions), total_s(reorders), creation_s(text)]
+        logged = total_s(executions), total_s(reorders), creation_s(text)
+        return [*seconds, *(each / operator.executions for each in logged)]
 
 
 # An operator is repeated in its function until a call takes this long, but at most so many times.

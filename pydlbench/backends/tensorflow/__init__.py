@@ -21,8 +21,8 @@ CAPABILITIES = Capabilities(
     },
     start_s=(4.0, 25.0),
     fresh_results=True,
-    # Its oneDNN logs kernels only if this is set when it is loaded.
-    log_environment={"ONEDNN_VERBOSE": "1"},
+    # Its oneDNN logs executions and creations only if this is set when it is loaded.
+    log_environment={"ONEDNN_VERBOSE": "2"},
     settings=(
         "TF_ENABLE_ONEDNN_",
         "TF_NUM_INTEROP_THREADS",
@@ -38,6 +38,7 @@ CAPABILITIES = Capabilities(
     # Its convolutions have one layout on CPUs.
     steps=StepCapabilities(
         layouts=("nhwc",),
+        logged_modes=("graph",),
         layout_alternatives={("gemm", ""): ("plain", "transposed")},
         limitation="a model of your own has no graph: its loss and its copies are not examined; "
         "TensorFlow has neither another layout nor a fused optimizer",

@@ -7,7 +7,7 @@ from typing import Final
 from pydlbench.backends.frameworks.backend import FrameworkBackend
 from pydlbench.backends.steps.serving import model_of
 from pydlbench.backends.steps.timed_calls import OperatorsKernel
-from pydlbench.backends.tensorflow.steps.calls_alone import serve_calls
+from pydlbench.backends.tensorflow.steps.calls_alone import serve_calls, serve_logged_calls
 from pydlbench.backends.tensorflow.steps.step import TensorflowModel, TracedModel
 from pydlbench.backends.tensorflow.steps.user_model import UserTensorflowModel
 from pydlbench.records.step import StepSpec
@@ -18,6 +18,7 @@ __all__ = [
     "runs_files",
     "serve_call_list",
     "serve_calls",
+    "serve_logged_calls",
     "user_model",
 ]
 

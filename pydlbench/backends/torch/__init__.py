@@ -39,6 +39,7 @@ CAPABILITIES = Capabilities(
     steps=StepCapabilities(
         layout_words={"nhwc": "channels_last", "nchw": "nchw"},
         makes_calls=True,
+        logged_modes=("eager",),
         pads_evenly=True,
         fuses_optimizers=True,
         layout_alternatives={

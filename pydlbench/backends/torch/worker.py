@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
@@ -18,7 +17,6 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from pydlbench.backends.frameworks.backend import FrameworkBackend
-from pydlbench.backends.frameworks.verbose import parse
 from pydlbench.backends.steps import device
 from pydlbench.backends.steps.device import DeviceCall, DeviceOperators
 from pydlbench.backends.steps.inputs import make_batch, make_weights, weight_shapes
@@ -196,13 +194,7 @@ def serve_logged_calls(
     """Prepare logged calls; see ``requests.request_logged_calls``."""
     _check_eager(spec)
     calls, refused = _prepare_single(spec, signatures)
-    executions = {}
-    for name, call in calls.items():
-        primitives = parse(library_output(call.run))
-        counts = Counter(f"{ran.library} {ran.primitive}" for ran in primitives)
-        executions[name] = dict(counts)
-    facts = OperatorsFacts(names=tuple(calls), executions=executions, refused=refused)
-    return LoggedOperators(list(calls.values()), library_output, facts, backend.cpus)
+    return LoggedOperators(calls, refused, library_output, backend.cpus)
 
 
 def _check_eager(spec: StepSpec) -> None:

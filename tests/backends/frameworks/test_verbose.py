@@ -14,6 +14,8 @@ from pydlbench.backends.frameworks.verbose import (
     remarks,
     total_s,
 )
+from pydlbench.backends.steps.timed_calls import LoggedOperators
+from pydlbench.timing.chunk import ChunkRequest
 
 HEADER = """\
 onednn_verbose,v1,info,oneDNN v3.12.0 (commit 80afa71049cd69a3df32adcccb623b12cd7baa22)
@@ -137,6 +139,30 @@ def test_evidence_is_of_one_call_and_keeps_reorders_apart():
         "call_s": 0.006,
     }
     assert evidence([reorder], 0.006) == {}
+
+
+class _Repeated:
+    """An operator that executes twice in a run; the cost of a call exceeds one of its runs."""
+
+    executions = 2
+
+    def __init__(self):
+        self._seconds = iter([3e-3, 4e-3, -1e-6])
+
+    def run(self):
+        return next(self._seconds)
+
+
+def test_logged_times_are_of_one_execution_of_an_operator_that_is_repeated():
+    def log(call):
+        call()
+        return "\n".join([CONVOLUTION, REORDER] * 2)
+
+    kernel = LoggedOperators({"conv": _Repeated()}, {"other": "no"}, log, [0])
+    assert kernel.facts.executions == {"conv": {"oneDNN convolution": 1, "oneDNN reorder": 1}}
+    assert kernel.facts.refused == {"other": "no"}
+    seconds = kernel.sample(ChunkRequest(samples=1)).seconds
+    assert seconds == pytest.approx([4e-3, 0.0, total_s(parse(log(int))) / 2, 0.5e-3, 0.0])
 
 
 def test_of_several_equal_calls_the_last_one_is_taken():

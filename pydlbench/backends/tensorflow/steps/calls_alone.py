@@ -12,10 +12,12 @@ from typing import Any
 import numpy as np
 
 from pydlbench.backends.frameworks.backend import FrameworkBackend, framework_errors
+from pydlbench.backends.frameworks.verbose import output_of
 from pydlbench.backends.steps.catalogue import host_arrays
 from pydlbench.backends.steps.inputs import make_batch
 from pydlbench.backends.steps.timed_calls import (
     CallCosts,
+    LoggedOperators,
     OperatorsKernel,
     RepeatedOperator,
     TimedCall,
@@ -129,16 +131,35 @@ def serve_calls(
     backend: FrameworkBackend, spec: StepSpec, signatures: Sequence[str]
 ) -> OperatorsKernel:
     """Prepare nodes and groups of them; see ``requests.request_calls``."""
+    ready, refused = _prepare(spec, signatures)
+    dispatch_s = _dispatch_s(_tracer(spec))
+    facts = OperatorsFacts(names=tuple(ready), dispatch_s=dispatch_s, refused=refused)
+    return OperatorsKernel(list(ready.values()), facts, backend.cpus)
+
+
+def serve_logged_calls(
+    backend: FrameworkBackend, spec: StepSpec, signatures: Sequence[str]
+) -> LoggedOperators:
+    """Prepare nodes in a process whose oneDNN logs; see ``requests.request_logged_calls``."""
+    return LoggedOperators(*_prepare(spec, signatures), output_of, backend.cpus)
+
+
+def _tracer(spec: StepSpec) -> Tracer:
+    return Tracer("/GPU:0" if spec.on_gpu else _CPU, str(spec.mode))
+
+
+def _prepare(
+    spec: StepSpec, signatures: Sequence[str]
+) -> tuple[dict[str, TimedCall], dict[str, str]]:
+    """Prepare nodes; return those that ran, and why others did not, by signature."""
     check_on_cpu(spec)
-    tracer = Tracer("/GPU:0" if spec.on_gpu else _CPU, str(spec.mode))
+    tracer = _tracer(spec)
     # Shared by all nodes, as costs depend on numbers of operands and results only.
     costs = CallCosts(partial(_empty, tracer))
-    ready, refused = prepare_operators(
+    return prepare_operators(
         signatures,
         lambda text: _operator(text, spec, tracer, costs, among=len(signatures)),
     )
-    facts = OperatorsFacts(names=tuple(ready), dispatch_s=_dispatch_s(tracer), refused=refused)
-    return OperatorsKernel(list(ready.values()), facts, backend.cpus)
 
 
 def _operator(

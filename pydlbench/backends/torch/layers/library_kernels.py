@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import os
-import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -14,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pydlbench.backends.frameworks import verbose
+from pydlbench.backends.frameworks.verbose import printed
 from pydlbench.backends.steps.timed_calls import TimedCall
 
 if TYPE_CHECKING:
@@ -66,7 +63,7 @@ def library_kernels(operator: TorchOperator, *, threads: int, inference: bool) -
 
 
 # -----------------------------------------------------------------------------
-# The output of libraries while a function runs: oneDNN and MKL write to file descriptor 1.
+# The logs of oneDNN and MKL, switched on for one call.
 
 
 def library_output(call: Callable[[], Any]) -> str:
@@ -106,26 +103,3 @@ def _reports(level: str = "VERBOSE_ON") -> Iterator[None]:
             with contextlib.suppress(AssertionError, AttributeError, RuntimeError):
                 stack.enter_context(library.verbose(getattr(library, level, library.VERBOSE_ON)))
         yield
-
-
-@contextlib.contextmanager
-def printed() -> Iterator[list[str]]:
-    """Redirect file descriptor 1 to a file; the list has its text at the end."""
-    lines: list[str] = []
-    _flush()
-    with tempfile.TemporaryFile() as file:
-        stdout = os.dup(1)
-        os.dup2(file.fileno(), 1)
-        try:
-            yield lines
-        finally:
-            _flush()
-            os.dup2(stdout, 1)
-            os.close(stdout)
-            file.seek(0)
-            lines.append(file.read().decode(errors="replace"))
-
-
-def _flush() -> None:
-    sys.stdout.flush()
-    ctypes.CDLL(None).fflush(None)  # the buffer of the C library

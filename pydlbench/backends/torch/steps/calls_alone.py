@@ -55,6 +55,8 @@ class CallOperator:
         UnsupportedError: the operands of the call cannot be made up.
     """
 
+    executions = 1
+
     def __init__(
         self,
         parsed: ParsedCall,
