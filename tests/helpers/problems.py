@@ -136,6 +136,21 @@ def step_name(step: tuple[Layer, str, str]) -> str:
     return f"{step[0].op}-{step[1]}-{step[2]}"
 
 
+def steps_by_mode(plain: str, built: str) -> list[Any]:
+    """Return each step in the mode that runs operators, and in the one that has code built.
+
+    Code is built for one of those that are much alike: a compiler takes seconds for each.
+    """
+    steps = [(step, plain) for step in STEPS]
+    steps += [(step, built) for step in STEPS if not step.marks]
+    return [
+        pytest.param(
+            step.values[0], mode, marks=step.marks, id=f"{mode}-{step_name(step.values[0])}"
+        )
+        for step, mode in steps
+    ]
+
+
 def every_variant(
     backend: Any, monkeypatch: pytest.MonkeyPatch, **words: Any
 ) -> Iterator[tuple[Any, Any]]:

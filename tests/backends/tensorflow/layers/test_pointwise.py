@@ -23,9 +23,8 @@ def test_every_operation_is_tried():
 
 
 @pytest.mark.product
-@pytest.mark.parametrize("mode", ["graph", "xla"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("step", problems.STEPS, ids=problems.step_name)
+@pytest.mark.parametrize(("step", "mode"), problems.steps_by_mode("graph", "xla"))
 def test_right(backend, monkeypatch, step, precision, mode):
     layer, pass_, propagation = step
     words = {"layer": layer, "pass_": pass_, "propagation": propagation}

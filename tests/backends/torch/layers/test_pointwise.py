@@ -18,9 +18,8 @@ BY_OP = problems.POINTWISE
 
 @pytest.mark.product
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("step", problems.STEPS, ids=problems.step_name)
+@pytest.mark.parametrize(("step", "mode"), problems.steps_by_mode("eager", "compiled"))
 @pytest.mark.filterwarnings("default")  # of the compiler's
-@pytest.mark.parametrize("mode", ["eager", "compiled"])
 def test_right(backend, monkeypatch, step, precision, mode):
     layer, pass_, propagation = step
     words = {"layer": layer, "pass_": pass_, "propagation": propagation}
