@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
     from pydlbench.records.recorded import RecordedSteps
     from pydlbench.records.run import RunRecord
     from pydlbench.runner.execute import Results
+
+
+# Newest runs among which one of the same machine is sought, whose warnings need not be repeated.
+_MAX_RECENT_RUNS: Final = 50
 
 
 def run(args: LayersOptions, session_factory: Callable[..., Any] | None = None) -> int:
@@ -82,7 +87,7 @@ def run(args: LayersOptions, session_factory: Callable[..., Any] | None = None) 
             ),
             csv=lambda results: to_csv(results.run, rows_of(results)),
             warnings=lambda results: [
-                *_device_warnings(results.run),
+                *_device_warnings(args, results.run),
                 *row_warnings(measured(results)),
             ],
             sessions=session_factory,
@@ -133,7 +138,24 @@ def _native_ahead(threads: int | None) -> contextlib.AbstractContextManager[None
     return launch_early("native", "cpu", choose_cpus(read_cpu_facts(), threads))
 
 
-def _device_warnings(record: RunRecord) -> list[str]:
+def _is_known(args: LayersOptions, record: RunRecord) -> bool:
+    """Whether a run of layers on this machine, at most a day old, has printed its warnings."""
+    from pydlbench.cli.machine import reading_store
+    from pydlbench.store.place import machine_name
+
+    begun = dt.datetime.fromisoformat(record.created_utc)
+    with contextlib.suppress(PydlbenchError), reading_store(args.store) as store:
+        for info in store.runs(limit=_MAX_RECENT_RUNS) if store is not None else ():
+            same = info.kind == "layers" and info.machine == machine_name(record.device)
+            age = begun - dt.datetime.fromisoformat(info.created_utc)
+            if same and info.id != record.id and abs(age) < dt.timedelta(days=1):
+                return True
+    return False
+
+
+def _device_warnings(args: LayersOptions, record: RunRecord) -> list[str]:
+    if not args.verbose and _is_known(args, record):
+        return []
     devices = record.devices()
     threads_by_text: dict[str, list[str]] = {}
     for threads, device in (devices or {"": record.device}).items():

@@ -159,10 +159,18 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Details:
-    """Blocks of a page that are folded until their summary is clicked."""
+    """Blocks of a page that are folded until their summary is clicked.
+
+    Attributes:
+        summary: text that stays visible.
+        blocks: folded blocks.
+        span: start and length of the bar behind the summary, as shares of the page's width; None
+            draws no bar. Bars of parts lie below that of the whole.
+    """
 
     summary: str
     blocks: Sequence[Block]
+    span: tuple[float, float] | None = None
 
 
 Block = Title | Heading | Lines | Facts | TableBlock | Figure | Details

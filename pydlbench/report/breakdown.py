@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from pydlbench.backends import capabilities
-from pydlbench.records.breakdown import LEVELS, Alternative, BreakdownRecord, Level, Term
+from pydlbench.records.breakdown import LEVELS, Alternative, BreakdownRecord, Term
 from pydlbench.records.measurement import MIN_NAMED_SHARE
 from pydlbench.records.record import columns_of
 from pydlbench.records.run import RunRecord
@@ -17,6 +17,7 @@ from pydlbench.report.blocks import Block, Heading, Headline, Lines, Loss, Table
 from pydlbench.report.columns import device_name
 from pydlbench.report.context import call_tree
 from pydlbench.report.figures.bars import Bar, bars
+from pydlbench.report.figures.waterfall import Part, waterfall
 from pydlbench.report.module_tree import dominant_part, module_parts, parts_table, shown_parts
 from pydlbench.units import Scale, merge_notes, number, per_second, percent, quantity
 from pydlbench.workers.environment import ALLOCATOR_VARIABLES
@@ -74,16 +75,7 @@ def _blocks(run: RunRecord, record: BreakdownRecord, *, explain: bool) -> list[B
         Headline(conclusion(record)),
         Heading([*summary_parts(record), where], bold=2),
         _levels_table(record, scale),
-        *bars(
-            "levels",
-            "From the limit to the step",
-            [
-                Bar(name.replace("_", " "), level.median, ends=_ends(level))
-                for name in LEVELS
-                if (level := getattr(record.levels, name)) is not None
-            ],
-            ordered=False,
-        ),
+        *waterfall("levels", "From the limit to the step", list(_falls(record))),
         parts_table(parts, _MODULES, seconds=scale.text),
         *bars(
             "modules",
@@ -97,7 +89,7 @@ def _blocks(run: RunRecord, record: BreakdownRecord, *, explain: bool) -> list[B
                 for module in record.modules
             ],
         ),
-        *call_tree(record.calls),
+        *call_tree(record.calls, record.measured.median),
         Lines(_remarks(record, scale)),
     ]
     if wrong := [f"contradiction: {contradiction}" for contradiction in record.contradictions]:
@@ -165,9 +157,14 @@ def _term_text(term: Term) -> str:
     return f"{term.term}: {term.detail}" if term.detail else term.term
 
 
-def _ends(level: Level) -> tuple[float, float] | None:
-    low, high = level.ci_low, level.ci_high
-    return None if low is None or high is None else (low, high)
+def _falls(record: BreakdownRecord) -> Iterator[Part]:
+    """Yield the known levels, each after the terms between it and the one before."""
+    for name in LEVELS:
+        for term in record.terms:
+            if term.level == name and term.kind != "limit":
+                yield Part(term.term, term.seconds)
+        if (level := getattr(record.levels, name)) is not None:
+            yield Part(name.replace("_", " "), level.median, level=True)
 
 
 # -----------------------------------------------------------------------------

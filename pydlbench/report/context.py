@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from pydlbench.grouping import group_by
+from pydlbench.grouping import group_by, sum_by
 from pydlbench.records.step import StepRecord, step_words
 from pydlbench.records.trace import CallInContext, Dominant, Tracing
-from pydlbench.report.blocks import Block, Details, Lines
+from pydlbench.report.blocks import Block, Details, Lines, TableBlock
 from pydlbench.report.columns import MAX_RIVALS
 from pydlbench.report.figures.bars import Bar, bars
 from pydlbench.report.module_tree import (
@@ -21,12 +22,15 @@ from pydlbench.report.module_tree import (
     parts_table,
     shown_parts,
 )
+from pydlbench.traces.kernel_names import category_of
 from pydlbench.units import format_seconds, percent, some_names
 
 #: Maximum time of a traced step over that of an untraced one with shares of the limit.
 MAX_TRACE_COST: Final = 1.5
 #: Share of the limit above which the time or the limit must be wrong.
 MAX_OF_LIMIT: Final = 1.1
+# Categories that are named for each direction.
+_MAX_CATEGORIES: Final = 3
 
 
 def context_blocks(record: StepRecord, who: str) -> list[Block]:
@@ -71,7 +75,8 @@ def context_blocks(record: StepRecord, who: str) -> list[Block]:
             f"Where a step goes: {who}",
             [Bar(module.module, module.seconds, {"limit": module.limit_s}) for module in modules],
         ),
-        *call_tree(calls),
+        _sums(calls, step_s),
+        *call_tree(calls, step_s),
         Lines(lines),
     ]
 
@@ -101,33 +106,60 @@ def _limit_lines(parts: Sequence[ModulePart], trace: Tracing) -> Iterator[str]:
         yield f"contradiction: less time than the limit: {some_names(short)}"
 
 
-def call_tree(calls: Sequence[CallInContext]) -> list[Block]:
+def call_tree(calls: Sequence[CallInContext], step_s: float) -> list[Block]:
     """Return the tree of modules with their calls, each level folded in the one above.
+
+    The bars behind the names are an icicle: those of parts lie below that of the whole.
 
     Args:
         calls: calls of a step; the parts of a module's path are separated by dots.
+        step_s: time of the step.
     """
     tree = [(tuple(call.module.split(".")), call) for call in calls]
-    return [Details("Tree of modules and calls, with their shares of the step", _branches(tree))]
+    title = "Tree of modules and calls, with their shares of the step"
+    return [Details(title, _branches(tree, 0.0, step_s))] if step_s else []
 
 
-def _branches(calls: Sequence[tuple[tuple[str, ...], CallInContext]]) -> list[Block]:
+def _branches(
+    calls: Sequence[tuple[tuple[str, ...], CallInContext]], start: float, step_s: float
+) -> list[Block]:
     children = group_by(((path, call) for path, call in calls if path), lambda pair: pair[0][0])
     ranked = sorted(children.items(), key=lambda item: -sum(call.share for _, call in item[1]))
     leaves = sorted((call for path, call in calls if not path), key=lambda call: -call.in_context_s)
+    blocks: list[Block] = []
+    for name, pairs in ranked:
+        own = [call for _, call in pairs]
+        length = min(1.0 - start, sum(call.in_context_s for call in own) / step_s)
+        below = _branches([(path[1:], call) for path, call in pairs], start, step_s)
+        blocks.append(Details(_part(name, own), below, (start, max(0.0, length))))
+        start = min(1.0, start + length)
     return [
-        *(
-            Details(
-                _part(name, [call for _, call in pairs]),
-                _branches([(path[1:], call) for path, call in pairs]),
-            )
-            for name, pairs in ranked
-        ),
+        *blocks,
         Lines(
             [_part(f"{call_name(leaf)}, {leaf.count} times", [leaf]) for leaf in leaves],
             listed=True,
         ),
     ]
+
+
+def _sums(calls: Sequence[CallInContext], step_s: float) -> TableBlock:
+    """Return the time of each direction, and of each category of calls in it."""
+    by_direction = group_by(calls, lambda call: call.direction)
+    cells = []
+    for direction, own in by_direction.items():
+        seconds = sum(call.in_context_s for call in own)
+        kinds = sum_by((_category(call.operator), call.in_context_s) for call in own)
+        ranked = sorted(kinds, key=lambda name: -kinds[name])[:_MAX_CATEGORIES]
+        largest = ", ".join(f"{name} {format_seconds(kinds[name])}" for name in ranked)
+        cells.append([direction, format_seconds(seconds), percent(seconds / step_s), largest])
+    titles = ("direction", "time", "of step", "largest categories")
+    return TableBlock(titles, cells, (False, True, True, False))
+
+
+def _category(operator: str) -> str:
+    """Return the category of an operator; kernels of products have no operator's name in theirs."""
+    product = re.search(r"mm$|mm[._]|matmul|linear", operator.lower())
+    return "product" if product else category_of(operator)
 
 
 def _part(name: str, calls: Sequence[CallInContext]) -> str:

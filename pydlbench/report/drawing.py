@@ -16,7 +16,11 @@ from pydlbench.errors import PydlbenchError
 from pydlbench.report.blocks import Figure
 
 #: Width of a figure between its axes in pixels, without labels and legend.
-WIDTH: Final = 560
+WIDTH: Final = 440
+#: The same on a narrow screen, such as a phone's.
+NARROW_WIDTH: Final = 190
+#: Maximum number of characters of a row's label.
+MAX_LABEL: Final = 40
 LIGHT: Final = {
     "paper": "#ffffff",
     "raised": "#f4f5f7",
@@ -63,7 +67,7 @@ CONFIG: Final[dict[str, Any]] = {
         "domainColor": LIGHT["muted"],
         "gridColor": LIGHT["grid"],
         "labelFontSize": 11,
-        "labelLimit": 240,
+        "labelLimit": 320,
         "tickColor": LIGHT["muted"],
         "titleFontSize": 12,
     },
@@ -97,6 +101,31 @@ def series(names: Sequence[str]) -> dict[str, Any]:
     }
 
 
+def labels(names: Sequence[str], most: int = MAX_LABEL) -> list[str]:
+    """Return short names of rows that tell them apart.
+
+    Words that all rows have are left out, long names are cut in the middle, and equal ones are
+    numbered.
+
+    Args:
+        names: names of the rows; words are separated by blanks.
+        most: maximum number of characters.
+    """
+    words = [name.split() for name in names]
+    common = set(words[0]).intersection(*words[1:]) if len(words) > 1 else set()
+    short: list[str] = []
+    for name, some in zip(names, words, strict=True):
+        text = " ".join(word for word in some if word not in common) or name
+        end = (most - 1) // 2
+        text = (
+            text
+            if len(text) <= most
+            else f"{text[: most - 1 - end]}\N{HORIZONTAL ELLIPSIS}{text[-end:]}"
+        )
+        short.append(text if text not in short else f"{text} ({short.count(text) + len(short)})")
+    return short
+
+
 def line_spec(
     values: Sequence[Mapping[str, Any]], x: Mapping[str, Any], y: Mapping[str, Any]
 ) -> dict[str, Any]:
@@ -120,13 +149,23 @@ def line_spec(
     }
 
 
-def svg(figure: Figure, *, themed: bool = False) -> str:
+def svg(figure: Figure, *, themed: bool = False, narrow: bool = False) -> str:
     """Return a figure as SVG, in the light theme's colours or in those of a page's style sheet.
+
+    Args:
+        figure: the figure.
+        themed: whether its colours are those of a page's style sheet.
+        narrow: whether it is for a narrow screen.
 
     Raises:
         PydlbenchError: vl-convert cannot be imported.
     """
-    text: str = _converter().vegalite_to_svg(_whole(figure, None if themed else LIGHT["paper"]))
+    whole = _whole(figure, None if themed else LIGHT["paper"])
+    if narrow:
+        axis = {**CONFIG["axis"], "labelLimit": 150}
+        legend = {**CONFIG["legend"], "columns": 1}
+        whole |= {"width": NARROW_WIDTH, "config": {**CONFIG, "axis": axis, "legend": legend}}
+    text: str = _converter().vegalite_to_svg(whole)
     return _HEX.sub(lambda match: _VARIABLES[match.group()], text) if themed else text
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import itertools
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,7 +18,17 @@ from typing import Any, Final
 from xml.etree import ElementTree as ET
 from xml.etree.ElementTree import Element
 
-from pydlbench.report.blocks import Block, Details, Facts, Figure, Heading, Lines, TableBlock, Title
+from pydlbench.report.blocks import (
+    Block,
+    Details,
+    Facts,
+    Figure,
+    Heading,
+    Headline,
+    Lines,
+    TableBlock,
+    Title,
+)
 from pydlbench.report.drawing import DARK, LIGHT, svg
 from pydlbench.version import __version__
 
@@ -28,6 +39,9 @@ MAX_FIGURES: Final = 6
 _UNPRINTABLE: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 _COMMAND: Final = re.compile(r"(next: |try: |run: )(.*)")
 _MAX_CELL_WIDTH: Final = 60  # longer texts of cells are wrapped
+_SEEN: Final = (TableBlock, Figure)
+_MAX_BESIDE: Final = 6  # columns of a table beside another one or a figure
+_MAX_SCALE: Final = 1.25  # of a figure on a wide screen
 _NAMESPACES: Final = re.compile(r' xmlns(:xlink)?="[^"]*"')
 _INLINE: Final = frozenset(("a", "button", "code", "dt", "span", "td", "th"))
 
@@ -91,7 +105,15 @@ class _Printer:
         self._kinds: Counter[str] = Counter()
 
     def elements(self, blocks: Iterable[Block]) -> Iterator[Element]:
-        """Yield the elements of blocks, without empty ones."""
+        """Yield the elements of blocks, without empty ones.
+
+        Tables and figures that follow one another stand side by side on a wide screen.
+        """
+        for seen, some in itertools.groupby(blocks, lambda block: isinstance(block, _SEEN)):
+            elements = self._elements(some)
+            yield from [_tag("div", *elements, class_="beside")] if seen else elements
+
+    def _elements(self, blocks: Iterable[Block]) -> Iterator[Element]:
         for block in blocks:
             match block:
                 case Title(text=text):
@@ -100,7 +122,8 @@ class _Printer:
                     parts = [" \N{MIDDLE DOT} ".join(_items(line)) for line in lines]
                     yield from map(_heading_line, parts, range(-bold, len(parts)))
                 case Lines(lines=lines) if lines:
-                    yield _tag("div", *_lines(block), class_="lines")
+                    css = "lines headline" if isinstance(block, Headline) else "lines"
+                    yield _tag("div", *_lines(block), class_=css)
                 case Facts(title=title, facts=facts) if facts:
                     yield from [_tag("h3", title)] if title else []
                     yield _tag("dl", *_facts(facts), class_="facts")
@@ -108,27 +131,35 @@ class _Printer:
                     yield from _table(block)
                 case Figure():
                     yield self._figure(block)
-                case Details(summary=summary, blocks=below):
-                    yield _tag("details", _tag("summary", summary), *self.elements(below))
+                case Details(summary=summary, blocks=below, span=span):
+                    heading = _tag("summary", summary, style=_bar(span), class_=span and "part")
+                    yield _tag("details", heading, *self.elements(below))
 
     def _figure(self, figure: Figure) -> Element:
         self._kinds[figure.kind] += 1
         count, title = self._kinds[figure.kind], figure.title
         if count > MAX_FIGURES:
             return _tag("p", f"{title}: only the first {MAX_FIGURES} figures are drawn")
-        # The converter's output is well-formed and has no entities.
-        drawn = ET.fromstring(_NAMESPACES.sub("", svg(figure, themed=True)))  # noqa: S314 - ours
-        drawn.attrib.pop("height")
-        drawn.set("style", f"max-width:{drawn.attrib.pop('width')}px")
-        drawn.set("role", "img")
-        drawn.set("aria-label", _plain(figure.text))
-        for mark in drawn.iter("path"):
-            if (label := mark.get("aria-label")) is not None:  # shown as a tooltip
-                mark.append(_tag("title", label))
+        charts = []
+        for narrow in (False, True):
+            text = _NAMESPACES.sub("", svg(figure, themed=True, narrow=narrow))
+            # The converter's output is well-formed and has no entities.
+            drawn = ET.fromstring(text)  # noqa: S314 - ours
+            drawn.attrib.pop("height")
+            drawn.set("style", f"max-width:{_MAX_SCALE * float(drawn.attrib.pop('width')):.0f}px")
+            drawn.set("role", "img")
+            drawn.set("aria-label", _plain(figure.text))
+            for mark in drawn.iter("path"):
+                if (label := mark.get("aria-label")) is not None:  # shown as a tooltip
+                    mark.append(_tag("title", label))
+            css = f"chart {'narrow' if narrow else 'wide'}"
+            charts.append(
+                _tag("div", drawn, class_=css, tabindex="0", role="region", aria_label=title)
+            )
         return _tag(
             "figure",
             _tag("h3", title),
-            _tag("div", drawn, class_="chart", tabindex="0", role="region", aria_label=title),
+            *charts,
             _tag("figcaption", figure.caption),
             id=f"{figure.kind}-{count}",
         )
@@ -162,6 +193,16 @@ def _raw(name: str, text: str) -> Element:
 
 def _plain(text: Any) -> str:
     return " ".join(_UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", str(text)).split(" "))
+
+
+def _bar(span: tuple[float, float] | None) -> str | None:
+    """Return the place of the bar behind a summary, as a style."""
+    if span is None:
+        return None
+    start, length = span
+    # A background's position is a share of the room beside it.
+    place = start / (1 - length) if length < 1 else 0.0
+    return f"background-size:{100 * length:.3f}% 100%;background-position:{100 * place:.3f}% 0"
 
 
 def _items(line: str) -> list[str]:
@@ -229,7 +270,8 @@ def _table(table: TableBlock) -> Iterator[Element]:
         class_=None if table.above else "sortable",
     )
     label = f"table by {table.titles[titled[0]]}"
-    yield _tag("div", whole, class_="scroll", role="region", tabindex="0", aria_label=label)
+    wide = "scroll across" if len(titled) > _MAX_BESIDE else "scroll"
+    yield _tag("div", whole, class_=wide, role="region", tabindex="0", aria_label=label)
     if len(table.cells) > MAX_ROWS:
         total = len(table.cells)
         yield _tag("p", f"The first {MAX_ROWS} rows of {total}; an export has all of them.")

@@ -361,16 +361,15 @@ def conclude(rows: Sequence[StepRow]) -> list[str]:
     timed = [row for row in rows if row.record.ok]
     if not timed:
         return [untimed([row.record.status for row in rows])]
-    lines = []
     quiet = [row for row in timed if not row.record.contended]
     disturbed = len(timed) - len(quiet)
+    groups = group_by(quiet, lambda row: row.group)
+    lines = [_group_line(group, len(groups) > 1) for group in groups.values()]
     if disturbed:
         lines.append(
             f"* disturbed by other work ({disturbed} of {len(timed)}): upper bounds; repeat on an "
             "idle machine."
         )
-    groups = group_by(quiet, lambda row: row.group)
-    lines += [_group_line(group, len(groups) > 1) for group in groups.values()]
     lines += _sweep(quiet)
     lines += _devices(quiet)
     lines += verdicts(quiet)

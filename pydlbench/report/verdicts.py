@@ -204,7 +204,7 @@ _MIN_WIDTH_WITHOUT_DECIMAL = 0.02
 def conclude(rows: Sequence[Measurement], peaks: Mapping[str, float] | None = None) -> list[str]:
     """Return the conclusions, a line each, the most important first.
 
-    If other work disturbed rows, the first line says so, and there are no conclusions from them:
+    If other work disturbed rows, a line says so, and there are no conclusions from them:
     backends are compared only on problems without a disturbed row, and layers are added up only if
     the disturbed ones are a small part of the sum.
 
@@ -217,7 +217,7 @@ def conclude(rows: Sequence[Measurement], peaks: Mapping[str, float] | None = No
         return [untimed([row.status for row in rows])]
     lines = disturbance(timed)
     if len(timed) > 1:
-        lines += _side_by_side(timed)
+        lines = [*_side_by_side(timed), *lines]
     elif not lines:
         lines = [verdict(timed[0]), *next_step(timed[0], peaks or {})]
     failed = sum(row.status == "failed" for row in rows)

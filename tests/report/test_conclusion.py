@@ -213,7 +213,7 @@ def test_nothing_is_concluded_from_contended_rows(measurement):
 def test_a_small_contended_row_leaves_the_sum_as_it_is(measurement):
     rows = [measurement(median=0.06), measurement(layer="alexnet/conv4")]
     small = measurement(layer="alexnet/pool1", median=1e-4, contended=True)
-    warning, first = conclude([*rows, small])
+    first, warning = conclude([*rows, small])
     assert says(warning, "1 of 3", "upper bound")
     assert first.startswith("conv3 dominates")
 
@@ -223,7 +223,7 @@ def test_no_layer_that_was_disturbed_is_named(measurement):
     first = measurement(layer="alexnet/fc6", median=0.08, roof=0.01, contended=True)
     assert len(conclude([*many, first])) == 1  # the line on what was disturbed
     loser = measurement(layer="alexnet/fc6", median=0.04, roof=0.001, contended=True)
-    _, line = conclude([measurement(median=0.06, roof=0.05), *many, loser])
+    line, _ = conclude([measurement(median=0.06, roof=0.05), *many, loser])
     assert line.startswith("conv3 dominates")
     assert "fc6" not in line
 
@@ -243,7 +243,7 @@ def test_settings_are_compared_over_the_rows_that_nothing_disturbed(measurement)
         for layer in ("alexnet/conv3", "alexnet/conv4")
         for cache, seconds in (("hot", 0.05), ("all-cold", 0.1))
     ]
-    warning, first = conclude(rows)
+    first, warning = conclude(rows)
     assert says(warning, "2 of 4", "upper bounds")
     assert first == conclude(rows[:2])[0]
 

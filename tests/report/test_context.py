@@ -45,7 +45,7 @@ def record_of(**more):
 
 
 def test_modules_are_shown_with_their_limit_and_slowest_call():
-    sentence, table, figure, tree, rest = context_blocks(record_of(), "torch eager")
+    sentence, table, figure, sums, tree, rest = context_blocks(record_of(), "torch eager")
     assert isinstance(table, TableBlock)
     assert [one["name"] for one in figure.spec["data"]["values"]] == ["conv2", "act"]
     assert [one.summary for one in tree.blocks[:-1]] == [
@@ -55,6 +55,15 @@ def test_modules_are_shown_with_their_limit_and_slowest_call():
     assert list(map(list, table.cells)) == [
         ["conv2", "70.0 ms", "70 %", "20 %", "convolution_backward 50.0 ms"],
         ["act", "10.0 ms", "10 %", "-", "relu 10.0 ms"],
+    ]
+    assert [cells[:3] for cells in sums.cells] == [
+        ["backward", "50.0 ms", "50 %"],
+        ["forward", "30.0 ms", "30 %"],
+    ]
+    assert "convolution 20.0 ms, element-wise 10.0 ms" in sums.cells[1][3]
+    assert [one.span for one in tree.blocks[:-1]] == [
+        pytest.approx((0.0, 0.7)),
+        pytest.approx((0.7, 0.1)),
     ]
     assert "conv2: 70 % of the step (95 % 68 % .. 73 %)" in sentence.lines[0]
     assert "not to be told" not in sentence.lines[0]

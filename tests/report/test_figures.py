@@ -8,12 +8,41 @@ import pytest
 from invented_rows import time_of
 
 from pydlbench.records.fleet import FleetEffect, FleetMetric, FleetNode, FleetVerdict
-from pydlbench.report.drawing import series
+from pydlbench.report.drawing import labels, series
 from pydlbench.report.figures.bars import Bar, bars
 from pydlbench.report.figures.batches import Rate, batches
 from pydlbench.report.figures.nodes import node_history, nodes
 from pydlbench.report.figures.roofline import _flat, roofline
 from pydlbench.report.figures.samples import RowSamples, samples
+from pydlbench.report.figures.waterfall import Part, waterfall
+
+
+def test_labels_tell_rows_apart():
+    rows = [f"alexnet/conv{n} batch 128 forward native eager" for n in (1, 2)]
+    assert labels(rows) == ["alexnet/conv1", "alexnet/conv2"]
+    long = [f"{'x' * 60}{n}" for n in (1, 2)]
+    short = labels([*long, long[0]])
+    assert len(set(short)) == 3
+    assert max(map(len, short[:2])) <= 40
+    assert labels(["one"]) == ["one"]
+
+
+def test_causes_of_a_waterfall_lie_between_the_levels():
+    parts = [
+        Part("limit", 0.1, True),
+        Part("kernels", 0.3),
+        Part("caches", -0.1),
+        Part("step", 0.3, True),
+    ]
+    (figure,) = waterfall("levels", "From the limit to the step", parts)
+    drawn = [(one["name"], one["start"], one["end"], one["what"]) for one in values(figure)]
+    assert drawn == [
+        ("limit", 0, pytest.approx(100), "level"),
+        ("+ kernels", pytest.approx(100), pytest.approx(400), "cause"),
+        ("+ caches", pytest.approx(400), pytest.approx(300), "saved"),
+        ("step", 0, pytest.approx(300), "level"),
+    ]
+    assert "kernels: 300 ms" in figure.text
 
 
 def values(figure):

@@ -76,8 +76,10 @@ def test_a_page_has_the_blocks_of_the_commands_in_their_order(runs, root):
 def test_every_figure_says_in_words_what_it_shows(runs, root):
     texts = [block.text for run in runs for block in run.blocks if isinstance(block, Figure)]
     drawn = list(root.all("svg"))
-    assert len(drawn) == len(texts) == 3
-    assert [one.attributes["aria-label"] for one in drawn] == texts
+    # One of each for a wide screen, and one for a narrow one.
+    assert len(drawn) == 2 * len(texts) == 6
+    assert [one.attributes["aria-label"] for one in drawn[::2]] == texts
+    assert [one.attributes["aria-label"] for one in drawn[1::2]] == texts
     assert all(one.attributes["role"] == "img" for one in drawn)
 
 
@@ -95,7 +97,18 @@ def test_a_new_figure_is_a_block_of_its_report_and_nothing_else():
     found = printed(Figure("new", "A new figure", "in words", "how to read it", spec))
     (drawn,) = found.all("figure")
     assert drawn.attributes["id"] == "new-1"
-    assert [one.text() for one in drawn.all("title")] == ["one <mark>"]
+    assert [one.text() for one in drawn.all("title")] == ["one <mark>"] * 2
+
+
+def test_bars_of_a_tree_lie_below_the_bar_of_the_whole():
+    inner = Details("b", [], (0.25, 0.5))
+    found = printed(Details("a", [inner, Details("c", [Lines(["d"])], (0.75, 0.25))], (0.0, 1.0)))
+    styles = [one.attributes["style"] for one in found.all("summary")]
+    assert styles == [
+        f"background-size:{size} 100%;background-position:{place} 0"
+        for size, place in (("100.000%", "0.000%"), ("50.000%", "50.000%"), ("25.000%", "100.000%"))
+    ]
+    assert next(found.all("details")).text().split() == ["a", "b", "c", "d"]
 
 
 def test_texts_of_a_run_are_no_markup():

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from pydlbench.report.blocks import Figure
-from pydlbench.report.drawing import HUES, LIGHT
+from pydlbench.report.drawing import HUES, LIGHT, labels
 from pydlbench.units import format_seconds, time_unit
 
 _MAX_BARS: Final = 24
@@ -42,6 +42,10 @@ def bars(kind: str, title: str, parts: Sequence[Bar], *, ordered: bool = True) -
     if not shown:
         return []
     factor, unit = time_unit([bar.seconds for bar in shown])
+    shown = [
+        bar._replace(name=name)
+        for name, bar in zip(labels([bar.name for bar in shown]), shown, strict=True)
+    ]
     values = [
         {"name": bar.name, "time": factor * bar.seconds, "words": _words(bar)}
         | ({"low": factor * bar.ends[0], "high": factor * bar.ends[1]} if bar.ends else {})

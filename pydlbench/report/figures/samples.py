@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pydlbench.report.blocks import Figure
-from pydlbench.report.drawing import LIGHT, series
+from pydlbench.report.drawing import LIGHT, labels, series
 from pydlbench.units import format_seconds, number
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def samples(rows: Sequence[RowSamples]) -> list[Figure]:
     shown = [row for row in known if row in slowest]
     if not shown:
         return []
-    names = [f"{row.name}  {format_seconds(row.time.median)}  n {row.time.n}" for row in shown]
+    names = labels([f"{row.name} {format_seconds(row.time.median)}" for row in shown])
     drawn = [point for row, name in zip(shown, names, strict=True) for point in _points(row, name)]
     usual = sorted(abs(point["off"]) for point in drawn)[int(0.93 * (len(drawn) - 1))]
     reach = 100 * min(_MAX_DEVIATION, max(0.01, 1.1 * usual / 100))
