@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from pydlbench.compare.environment import Difference
-from pydlbench.compare.rows import Side, SideRow
+from pydlbench.compare.rows import Matching, Side, SideRow
 from pydlbench.records.comparison import (
     CompareDocument,
     ComparisonEstimate,
@@ -18,9 +18,6 @@ from pydlbench.records.comparison import (
     ComparisonSide,
 )
 from pydlbench.records.record import SCHEMA_VERSION
-
-if TYPE_CHECKING:
-    from pydlbench.compare.rows import Matching
 
 #: A ratio B / A with its interval and verdict.
 Estimate = ComparisonEstimate

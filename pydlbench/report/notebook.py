@@ -10,8 +10,7 @@ from pydlbench.records.comparison import CompareDocument
 from pydlbench.records.diagnosis import Diagnosis
 from pydlbench.records.estimate import StepEstimate
 from pydlbench.records.forecast import ForecastRecord
-from pydlbench.records.measurement import Measurement
-from pydlbench.records.peaks import DevicePeaks
+from pydlbench.records.measurement import DevicePeaks, Measurement
 from pydlbench.records.record import Record, columns_of
 from pydlbench.records.run import RunRecord
 from pydlbench.records.step import StepRecord

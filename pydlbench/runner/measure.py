@@ -11,8 +11,7 @@ from pydlbench.devices.gpu.record import GpuRecord
 from pydlbench.errors import BackendMissingError, UsageError
 from pydlbench.models.catalog import find_layers
 from pydlbench.ops.op import Layer
-from pydlbench.records.measurement import KernelSpec, Measurement
-from pydlbench.records.peaks import DevicePeaks
+from pydlbench.records.measurement import DevicePeaks, KernelSpec, Measurement
 from pydlbench.runner.options import RunnerOptions
 from pydlbench.runner.session import Session
 from pydlbench.timing.policy import LAYER_BUDGET_S

@@ -9,8 +9,7 @@ import pytest
 
 import pydlbench
 from pydlbench.errors import BackendMissingError, UsageError
-from pydlbench.records.measurement import Measurement
-from pydlbench.records.peaks import DevicePeaks
+from pydlbench.records.measurement import DevicePeaks, Measurement
 from pydlbench.records.step import StepRecord
 from pydlbench.records.trace import RecordedCall
 

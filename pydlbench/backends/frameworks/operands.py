@@ -7,7 +7,7 @@ import functools
 import itertools
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,10 +16,7 @@ from pydlbench.backends.frameworks.backend import op_of
 from pydlbench.ops.op import Layer
 from pydlbench.records.measurement import KernelSpec
 
-if TYPE_CHECKING:
-    from pydlbench.records.measurement import KernelSpec
-
-    Array = NDArray[Any]
+Array = NDArray[Any]
 
 # -----------------------------------------------------------------------------
 # Layouts of plain tensors of images and filters.
