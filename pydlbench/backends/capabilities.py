@@ -44,6 +44,7 @@ class StepCapabilities:
         pads_evenly: whether its convolutions pad both ends of a side by the same number, so that
             images are copied for a layer with other padding.
         fuses_optimizers: whether it has optimizers that read and write each tensor once.
+        sparse_tables: whether gradients of tables are dense unless a model asks for sparse ones.
         layout_alternatives: by kind of layer and layout of images: the layout of operands in a
             step and the alternative, in the words of ``--layout``.
         limitation: note on properties of a user model that are not examined.
@@ -55,6 +56,7 @@ class StepCapabilities:
     logged_modes: tuple[str, ...] = ()
     pads_evenly: bool = False
     fuses_optimizers: bool = False
+    sparse_tables: bool = False
     layout_alternatives: dict[tuple[str, str], tuple[str, str]] = field(default_factory=dict)
     limitation: str = "a model of your own has no graph: its loss and its copies are not examined"
 

@@ -436,7 +436,7 @@ class ModelOptions(Measuring):
     optimizer: str | None = option(
         "NAME",
         "optimizer of --phase training: sgd (default), momentum, adam, adamw; or fused ones, such "
-        "as adam-fused",
+        "as adam-fused; or with sparse gradients of tables, such as adam-sparse",
         group=USER_MODEL,
     )
     train_mode: bool = flag("modules in training mode, also for --phase forward", group=USER_MODEL)

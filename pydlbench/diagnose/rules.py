@@ -29,7 +29,8 @@ from pydlbench.models.passes import LOSS
 from pydlbench.ops.windows import on_padded_images
 from pydlbench.records.measurement import KernelSpec, Measurement
 from pydlbench.records.step import StepSpec, step_words
-from pydlbench.records.user_model import FUSED, UserInput
+from pydlbench.records.trace import operator_of
+from pydlbench.records.user_model import FUSED, SPARSE, SPARSE_UPDATES, UserInput
 from pydlbench.units import format_bytes, format_seconds, percent
 from pydlbench.words import AS_BUILT, ONNX_FRAMEWORK
 
@@ -564,6 +565,52 @@ def _fused_optimizer(seen: Observations) -> Iterator[Hypothesis]:
         next=again(fused),
         part="optimizer",
         most_s=seconds,
+    )
+
+
+# -----------------------------------------------------------------------------
+# Tables whose gradients and updates touch all rows, though a step reads few of them.
+
+# Minimum elements of a table for each element that a step reads.
+_UNUSED_RATIO: Final = 4.0
+# Smallest gradient of a table that matters.
+_MIN_TABLE_BYTES: Final = 1 << 20
+
+
+def find_unused_rows(seen: Observations) -> Iterator[Hypothesis]:
+    """Yield sparse gradients where an optimizer rewrites rows of tables that nobody used."""
+    own = seen.spec.own
+    if own is None or own.optimizer not in SPARSE_UPDATES or seen.spec.phase != "training":
+        return
+    if not seen.framework.sparse_tables or seen.spec.mode != "eager":
+        return
+    written = used = 0
+    for (signature, _), call in seen.mapped.items():
+        operator, meaning = operator_of(signature), call.meaning
+        if "embedding" not in operator or "backward" not in operator or not meaning.writes:
+            continue
+        item_bytes = 4 if seen.spec.precision in ("fp32", "tf32") else 2
+        touched = item_bytes * (meaning.flops or 0)
+        if meaning.writes >= max(_MIN_TABLE_BYTES, _UNUSED_RATIO * touched):
+            written += call.count * meaning.writes
+            used += call.count * touched
+    if not written:
+        return
+    sparse = seen.changed(own=msgspec.structs.replace(own, optimizer=f"{own.optimizer}{SPARSE}"))
+    updated = "SGD" if own.optimizer == "sgd" else "SparseAdam"
+    yield Hypothesis(
+        problem="updates of unused rows",
+        symptom=f"the gradients of tables have {format_bytes(written)}, of which a step uses "
+        f"{format_bytes(used)}; {own.optimizer} reads and writes all rows",
+        cause="a dense gradient is filled with zeros, and the optimizer updates rows whose "
+        "gradient is zero; sparse gradients leave unused rows, their moments and decay as they are",
+        experiment=StepChange(
+            what=f"sparse gradients of tables (sparse=True) and {updated} for them",
+            changes=(("own", sparse.own),),
+        ),
+        next=again(sparse),
+        part="optimizer",
+        most_s=seen.step_s,
     )
 
 

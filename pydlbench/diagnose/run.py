@@ -35,6 +35,7 @@ from pydlbench.diagnose.rules import (
     find_operators,
     find_optimizer,
     find_roofs,
+    find_unused_rows,
 )
 from pydlbench.errors import PydlbenchError, UnsupportedError
 from pydlbench.grouping import group_by
@@ -56,6 +57,7 @@ RULES: Final[tuple[Callable[[Observations], Iterator[Hypothesis]], ...]] = (
     find_dispatch,
     find_fusion,
     find_optimizer,
+    find_unused_rows,
     find_decay,
     find_loss,
     find_batch,

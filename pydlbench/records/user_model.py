@@ -19,9 +19,18 @@ INDEX_DTYPES: Final = ("int64", "int32")
 LOSSES: Final = ("cross-entropy", "sum", "mean-square")
 #: Suffix of an optimizer that reads and writes each tensor once (PyTorch's ``fused=True``).
 FUSED: Final = "-fused"
+#: Suffix of an optimizer that updates only the rows of tables that a step reads (PyTorch's
+#: ``sparse=True``); of those that have such updates.
+SPARSE: Final = "-sparse"
+SPARSE_UPDATES: Final = ("sgd", "adam", "adamw")
 _UPDATES: Final = ("sgd", "momentum", "adam", "adamw")
 #: Optimizers of the training phase; the first is the default.
-OPTIMIZERS: Final = (*_UPDATES, *(f"{update}{FUSED}" for update in _UPDATES), "none")
+OPTIMIZERS: Final = (
+    *_UPDATES,
+    *(f"{update}{FUSED}" for update in _UPDATES),
+    *(f"{update}{SPARSE}" for update in SPARSE_UPDATES),
+    "none",
+)
 
 
 def rate_unit(own: object) -> str:
@@ -127,6 +136,11 @@ class UserModelSpec(Record, frozen=True, kw_only=True):
     def fused(self) -> bool:
         """Whether the optimizer is a fused one."""
         return self.optimizer.endswith(FUSED)
+
+    @property
+    def sparse(self) -> bool:
+        """Whether tables have sparse gradients."""
+        return self.optimizer.endswith(SPARSE)
 
     def words(self) -> list[str]:
         """Return the command line's options that ask for the same."""

@@ -17,6 +17,7 @@ from pydlbench.diagnose.run import suspect
 from pydlbench.errors import PrimitiveError
 from pydlbench.records.breakdown import BrokenDownCall
 from pydlbench.records.step import StepRecord, StepSpec
+from pydlbench.records.trace import RecordedCall
 from pydlbench.records.user_model import UserModelSpec
 
 CASE = StepSpec(
@@ -163,6 +164,41 @@ def test_a_fused_optimizer_and_a_larger_batch_are_changes_of_the_user_s_step(loo
     assert dict(larger.changes)["batch"] is None  # that of the inputs
     assert "--input 4x8x6x6" in because.next
     assert "compiled" in by_what
+
+
+@pytest.mark.parametrize(
+    ("rows", "optimizer", "proposed"),
+    [
+        (300_000, "adamw", "adamw-sparse"),
+        (300_000, "sgd", "sgd-sparse"),
+        (20_000, "adam", None),  # most rows are used
+        (300_000, "adam-fused", None),  # has no sparse counterpart
+    ],
+)
+def test_sparse_gradients_are_tried_where_a_step_uses_few_rows_of_a_table(
+    rows, optimizer, proposed
+):
+    indices = "int64[12800](1), int64[512](1), int64[12800](1), int64[512](1), int64[512](1)"
+    signature = (
+        f"aten._embedding_bag_backward.default(float32[512, 64](64, 1), {indices}, {rows}, False, "
+        "1, False, None)"
+    )
+    call = RecordedCall(
+        signature=signature, operator="aten._embedding_bag_backward", direction="backward"
+    )
+    case = msgspec.structs.replace(CASE, own=UserModelSpec(optimizer=optimizer), mode="eager")
+    seen = evidence.Observations(
+        spec=case,
+        model=None,
+        mapped=map_calls([call], "training", "fp32", "cpu", None),
+        step=StepRecord(spec=case, status="ok", time=summary(STEP_S)),
+        plan=None,
+        rows={},
+        estimate=None,
+        native=None,
+    )
+    found = [dict(each.experiment.changes)["own"] for each in rules.find_unused_rows(seen)]
+    assert [own.optimizer for own in found] == ([proposed] if proposed else [])
 
 
 def test_inputs_that_nobody_can_double_are_not(look):

@@ -42,6 +42,7 @@ CAPABILITIES = Capabilities(
         logged_modes=("eager",),
         pads_evenly=True,
         fuses_optimizers=True,
+        sparse_tables=True,
         layout_alternatives={
             ("conv2d", "nhwc"): ("nhwc", "nchw"),
             ("conv2d", "nchw"): ("nchw", "nhwc"),

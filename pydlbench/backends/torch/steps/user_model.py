@@ -24,9 +24,9 @@ from pydlbench.backends.torch.dispatch import DispatchMode
 from pydlbench.backends.torch.settings import DTYPES
 from pydlbench.backends.torch.steps.recording import Naming, by_module
 from pydlbench.backends.torch.steps.step import TorchStep, TorchSubject, tensors_in
-from pydlbench.errors import UsageError, nearest
+from pydlbench.errors import UnsupportedError, UsageError, nearest
 from pydlbench.records.step import StepSpec
-from pydlbench.records.user_model import FUSED
+from pydlbench.records.user_model import FUSED, SPARSE
 
 
 class UserTorchModel(UserModel, TorchSubject):
@@ -70,6 +70,9 @@ class UserTorchModel(UserModel, TorchSubject):
                 self.module.train(self.trains)
             except NotImplementedError:  # a program of torch.export
                 self.notes.append("an exported program: it trains or not as it was exported")
+        if self.user_spec.sparse:
+            for table in self._tables():
+                table.sparse = True
         self.weights = [weight for weight in self.module.parameters() if weight.requires_grad]
         self.parameters = self._differentiated()
         self.resident = self.arguments, self.keywords
@@ -138,7 +141,12 @@ class UserTorchModel(UserModel, TorchSubject):
         unused = sum(weight.grad is None for weight in self.weights)
         if unused:
             self.notes.append(f"{unused} of {len(self.weights)} weights have no gradient")
-        named = {name: weight.grad for name, weight in self.module.named_parameters()}
+        named = {
+            name: weight.grad.coalesce().values()
+            if weight.grad is not None and weight.grad.is_sparse
+            else weight.grad
+            for name, weight in self.module.named_parameters()
+        }
         known = {name: gradient for name, gradient in named.items() if gradient is not None}
         return {"output": output, "gradients": known}
 
@@ -217,7 +225,18 @@ class UserTorchModel(UserModel, TorchSubject):
         """Return the optimizer of ``--optimizer``."""
         # Without the suffix for fused kernels PyTorch uses its default.
         options: dict[str, Any] = {"lr": RATE, "fused": self.user_spec.fused or None}
-        match self.user_spec.optimizer.removesuffix(FUSED):
+        update = self.user_spec.optimizer.removesuffix(FUSED).removesuffix(SPARSE)
+        if self.user_spec.sparse and update != "sgd":  # which takes both kinds of gradients
+            tables = [table.weight for table in self._tables() if table.weight.requires_grad]
+            known = set(map(id, tables))
+            weights = [weight for weight in weights if id(weight) not in known]
+            by_row = torch.optim.SparseAdam(tables, lr=RATE)
+            if not weights:
+                return by_row
+            dense = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[update](weights, lr=RATE)
+            dense.register_step_post_hook(lambda *_: by_row.step())
+            return dense
+        match update:
             case "sgd":
                 return torch.optim.SGD(weights, **options)
             case "momentum":
@@ -227,6 +246,24 @@ class UserTorchModel(UserModel, TorchSubject):
             case "adamw":
                 return torch.optim.AdamW(weights, **options)
         raise AssertionError("no step is trained without an optimizer")
+
+    def _tables(self) -> list[nn.Embedding | nn.EmbeddingBag]:
+        """Return the modules that look up rows of a table.
+
+        Raises:
+            UnsupportedError: there is none.
+        """
+        tables = [
+            module
+            for module in self.module.modules()
+            if isinstance(module, nn.Embedding | nn.EmbeddingBag)
+        ]
+        if not tables:
+            raise UnsupportedError(
+                f"--optimizer {self.user_spec.optimizer}: {self.spec.model} has no embedding; "
+                f"nearest: {self.user_spec.optimizer.removesuffix(SPARSE)}"
+            )
+        return tables
 
     def _checked_loss(self, output: Any) -> torch.Tensor:
         """Choose the loss by the first output, check that it has a gradient, and return it."""

@@ -229,6 +229,24 @@ def test_a_step_that_fails_while_operands_are_copied_costs_no_call(own, backend)
     assert "aten.relu.default" in facts.notes[1]
 
 
+BAG = """
+    def build():
+        bag = nn.EmbeddingBag(50, 4)
+        return nn.Sequential(bag, nn.Linear(4, 2)), torch.arange(6).reshape(2, 3)
+"""
+
+
+@pytest.mark.parametrize("update", ["sgd", "adam", "adamw"])
+def test_a_sparse_optimizer_updates_the_rows_that_were_used(own, backend, update):
+    step = own(BAG, phase="training", own=UserModelSpec(optimizer=f"{update}-sparse"))
+    with UserTorchModel(backend, StepSpec.from_dict(step)) as model:
+        before = {name: weight.detach().clone() for name, weight in model.module.named_parameters()}
+        model.results(model.run())
+        changed = {name: before[name] != weight for name, weight in model.module.named_parameters()}
+    assert changed["0.weight"].any(1).nonzero().flatten().tolist() == list(range(6))
+    assert changed["1.weight"].any()
+
+
 def test_a_module_comes_with_the_line_that_calls_it_and_inputs_as_they_are_asked_for(own, backend):
     step = own(CONVOLVED, phase="training", own=UserModelSpec(optimizer="adam-fused"))
     file = step["model"].rpartition(":")[0]
