@@ -19,7 +19,7 @@ from pydlbench.cli import main
 pytest_plugins = ["pytester"]
 
 # A run in this process forgets what it has imported, and NumPy cannot be imported twice.
-for _name in ("api", "compare.installations", "compare.stored", "report.compare", "steps.run"):
+for _name in ("api", "compare.interleaved", "compare.stored", "report.compare", "steps.run"):
     importlib.import_module(f"pydlbench.{_name}")
 
 TEST = """

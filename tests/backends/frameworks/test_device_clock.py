@@ -141,7 +141,7 @@ def test_where_nobody_watches_nothing_is_sustained():
 @pytest.mark.parametrize("name", ["torch", "cupy"])
 def test_without_the_native_module_rows_of_a_gpu_are_skipped_with_the_reason(monkeypatch, name):
     pytest.importorskip("torch")
-    module = "torch.layers.gpu" if name == "torch" else "cupy.backend"
+    module = "torch.backend" if name == "torch" else "cupy.backend"
     monkeypatch.setitem(sys.modules, "pydlbench._cuda", None)
     found = importlib.import_module(f"pydlbench.backends.{module}")
     kind = found.TorchCudaBackend if name == "torch" else found.CupyBackend
