@@ -183,10 +183,11 @@ class _Part:
         return kernel_names.short_name(self.activities[0].name)
 
     @property
-    def key(self) -> tuple[str, str, str]:
-        """Operator, direction and shapes: equal for equal calls, in whichever module."""
+    def key(self) -> tuple[str, str, str, tuple[str, ...]]:
+        """Operator, direction, shapes and types: equal for equal calls, in whichever module."""
         origin = self.activities[0].origin
-        return self.operator, origin.direction, origin.shapes
+        types = self.meaning.dtypes if self.meaning else ()
+        return self.operator, origin.direction, origin.shapes, types
 
 
 def ledger_of(
@@ -212,12 +213,9 @@ def ledger_of(
             seconds.
     """
     limits = CardLimits(card, missing)
-    parts = [
-        part
-        for step in recorded.steps
-        for part in _parts_of(step, limits, limit_s, device=recorded.on_gpu)
-    ]
-    steps = len(recorded.steps)
+    by_step = [list(_parts_of(step, limits, limit_s)) for step in recorded.timelines]
+    parts = [part for own in by_step for part in own]
+    steps = len(by_step)
     tree = fold(
         (_path_of(part), (part.key, part.activities[0].origin.call is None), part) for part in parts
     )
@@ -233,8 +231,8 @@ def ledger_of(
     kernel_s = device_time.kernel_s if device_time else 0.0
     limited = [call for call in calls if call.limit_s is not None]
     limited_s = sum((call.device_s or 0.0) - call.unlimited_s for call in limited)
-    spans = [_length_s(step, recorded) for step in recorded.steps]
-    hosts_s = [step.host_s for step in recorded.steps if step.host_s is not None]
+    spans = [_length_s(step, recorded) for step in recorded.timelines]
+    hosts_s = [step.host_s for step in recorded.timelines if step.host_s is not None]
     return StepLedger(
         file=file,
         source=recorded.source,
@@ -258,7 +256,7 @@ def ledger_of(
         unattributed_s=_without_rounding(
             kernel_s - sum(call.device_s or 0.0 for call in calls), kernel_s
         ),
-        timeline=_timeline(recorded, limits),
+        timeline=_timeline(recorded.timelines[0], by_step[0]),
         outside_s=recorded.outside_s,
         rank=recorded.rank,
         world_size=recorded.world_size,
@@ -292,8 +290,6 @@ def _parts_of(
     step: StepTimeline,
     limits: CardLimits,
     limit_s: Callable[[ProgramCall], float | None] | None,
-    *,
-    device: bool,
 ) -> Iterable[_Part]:
     """Yield the activities that each call of a step launched, with category and limit."""
     calls = group_by(step.activities, lambda each: (each.origin.number, each.origin.call is None))
@@ -315,7 +311,7 @@ def _parts_of(
             kernels = [each.name for each in own]
             if first.origin.moved is not None:
                 limit = limits.of_bytes(first.origin.moved, "")
-            elif device or limit_s is None:
+            elif limit_s is None:
                 limit = limits.of_call(meaning, kernels, seconds)
             else:
                 known = limit_s(call)
@@ -377,7 +373,7 @@ def _calls(
     """Return the rows of calls, the longest first."""
     rows = []
     groups = group_by(parts, lambda part: (*part.key, placed.get(id(part), "")))
-    for (operator, direction, shapes, module), own in groups.items():
+    for (operator, direction, shapes, _, module), own in groups.items():
         seconds = sum(part.seconds for part in own)
         limited = [part for part in own if part.limit.seconds is not None]
         meanings = [part.meaning for part in own if part.meaning is not None]
@@ -518,10 +514,10 @@ def _module_row(
 
 
 def _device_time(recorded: RecordedTrace) -> tuple[DeviceTime | None, tuple[IdleTime, ...]]:
-    steps = recorded.steps
+    steps = recorded.timelines
     if not recorded.timed:
         return None, ()
-    if not recorded.on_gpu or recorded.host_times or not recorded.timelines:
+    if not recorded.on_gpu or recorded.host_times:
         return _host_time(steps)
     count = len(steps)
     span_s, busy_s = sum(step.span_s for step in steps), sum(step.busy_s for step in steps)
@@ -555,14 +551,13 @@ def _collectives(recorded: RecordedTrace) -> tuple[LedgerCollective, ...]:
     )
 
 
-def _timeline(recorded: RecordedTrace, limits: CardLimits) -> dict[str, tuple[float, ...]]:
-    """Return the first step in equal parts of time, by category; nothing without a time line."""
-    step = recorded.timelines[0] if recorded.timelines else None
-    if step is None or step.end <= step.begin:
+def _timeline(step: StepTimeline, parts: Iterable[_Part]) -> dict[str, tuple[float, ...]]:
+    """Return a step in equal parts of time, by category; nothing of a step without times."""
+    if step.end <= step.begin:
         return {}
     part_s = (step.end - step.begin) / TIMELINE_PARTS
     rows: dict[str, list[float]] = {}
-    for part in _parts_of(step, limits, lambda _: None, device=recorded.on_gpu):
+    for part in parts:
         row = rows.setdefault(part.category, [0.0] * TIMELINE_PARTS)
         for activity in part.activities:
             begin, end = (moment - step.begin for moment in activity.interval)
@@ -598,9 +593,8 @@ def _host_s(step: StepTimeline) -> float:
 
 def _length_s(step: StepTimeline, recorded: RecordedTrace) -> float:
     """Return the time of a step, on the device where there is one."""
-    if recorded.on_gpu and recorded.timelines and not recorded.host_times:
-        return step.span_s
-    return _host_s(step)
+    on_device = recorded.on_gpu and not recorded.host_times
+    return step.span_s if on_device else _host_s(step)
 
 
 def _idle_rows(causes: dict[str, float], steps: int) -> tuple[IdleTime, ...]:

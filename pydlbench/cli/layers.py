@@ -16,8 +16,8 @@ from pydlbench.runner.tasks import Task
 
 if TYPE_CHECKING:
     from pydlbench.cli.recorded import Log
+    from pydlbench.records.ledger import StepLedger
     from pydlbench.records.measurement import Measurement
-    from pydlbench.records.recorded import RecordedSteps
     from pydlbench.records.run import RunRecord
     from pydlbench.runner.execute import Results
 
@@ -83,7 +83,7 @@ def run(args: LayersOptions, session_factory: Callable[..., Any] | None = None) 
                 results.run,
                 rows_of(results),
                 interrupted=results.early,
-                recorded=_recorded_steps(request.log, measured(results)),
+                recorded=_ledger(request.log, measured(results)),
             ),
             csv=lambda results: to_csv(results.run, rows_of(results)),
             warnings=lambda results: [
@@ -99,9 +99,9 @@ def run(args: LayersOptions, session_factory: Callable[..., Any] | None = None) 
     return code
 
 
-def _recorded_steps(log: Log | None, rows: Sequence[Measurement]) -> RecordedSteps | None:
-    """Return the log, its problems compared with the rows; None without a log or rows."""
-    return log.described(rows) if log and rows else None
+def _ledger(log: Log | None, rows: Sequence[Measurement]) -> StepLedger | None:
+    """Return the ledger of the log beside the rows; None without a log or rows."""
+    return log.ledger(rows) if log and rows else None
 
 
 def _report(
@@ -113,11 +113,11 @@ def _report(
 ) -> list[Block]:
     """Return the blocks of rows; an error in the conclusion is added to ``bugs``."""
     from pydlbench.report.layers import layers_report
-    from pydlbench.report.recorded import recorded_report
+    from pydlbench.report.trace import trace_report
     from pydlbench.report.verdicts import conclude_run
 
     shown = {name: getattr(args, name) for name in ("algorithms", "explain", "ncu")}
-    recorded = _recorded_steps(log, rows)
+    recorded = _ledger(log, rows)
     conclusion: list[str] = []
     try:
         conclusion = conclude_run(record, rows)
@@ -125,7 +125,7 @@ def _report(
         bugs.append(error)
     return [
         *layers_report(record, rows, conclusion, **shown),
-        *(recorded_report(recorded) if recorded else ()),
+        *(trace_report(recorded) if recorded else ()),
     ]
 
 

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
-from pydlbench.analysis.recorded import StepProblem, describe, distinct_problems, layers_to_time
-from pydlbench.calls.meaning import LayerPass
+from pydlbench.analysis.ledger import ledger_of
+from pydlbench.analysis.recorded import (
+    StepProblem,
+    distinct_problems,
+    in_known_type,
+    layers_to_time,
+)
+from pydlbench.calls.meaning import LayerPass, Meaning
 from pydlbench.cli.options import CommandOptions
 from pydlbench.errors import UsageError
+from pydlbench.records.ledger import StepLedger
 from pydlbench.records.measurement import Measurement
-from pydlbench.records.recorded import RecordedSteps
+from pydlbench.records.trace import ProgramCall
 from pydlbench.report.exports.tritonbench import write_calls
-from pydlbench.steps.traced import precision_of
+from pydlbench.steps.traced import meaning_of_call, precision_of
 from pydlbench.traces.files import is_recorded, read
 from pydlbench.traces.recorded import RecordedTrace
 
@@ -39,8 +47,12 @@ class Log:
     layers: Sequence[tuple[LayerPass, str]]
     notes: tuple[str, ...]
 
-    def described(self, rows: Sequence[Measurement]) -> RecordedSteps:
-        """Return the recorded steps, their problems with native times and limits from rows."""
+    def ledger(self, rows: Sequence[Measurement]) -> StepLedger:
+        """Return the recorded step, its calls beside the limits and times of native rows.
+
+        Args:
+            rows: of the layers.
+        """
         timed: dict[Hashable, Measurement] = {}
         for row in rows:
             if row.backend == "native" and row.status == "ok":
@@ -49,32 +61,28 @@ class Log:
                 # of threads.
                 timed[key] = min(timed.get(key, row), row, key=_median_s)
 
-        def native(problem: StepProblem) -> list[Measurement]:
-            precision = precision_of(problem.meaning)
+        def native(meaning: Meaning) -> list[Measurement]:
+            precision = precision_of(meaning)
             keys = [
                 _key(layer.layer.problem, layer.pass_, layer.propagation, precision)
-                for layer in problem.meaning.layers
+                for layer in in_known_type(meaning).layers
             ]
             return [timed[key] for key in keys] if set(keys) <= set(timed) else []
 
-        def native_s(problem: StepProblem) -> float | None:
-            return sum(row.time.median for row in native(problem) if row.time) or None
-
-        def limit_s(problem: StepProblem) -> float | None:
-            roofs = [row.roofline for row in native(problem)]
+        @functools.cache
+        def limit_s(call: ProgramCall) -> float | None:
+            roofs = [
+                row.roofline if (row.device != "cpu") == self.recorded.on_gpu else None
+                for row in native(meaning_of_call(call))
+            ]
             return sum(roof.time_s for roof in roofs if roof) if roofs and all(roofs) else None
 
-        limits = {
-            (problem.call.signature, problem.call.direction): limit_s(problem)
-            for problem in self.problems
-        }
-        return describe(
+        return ledger_of(
             self.recorded,
             self.file,
-            self.problems,
-            limit_s=lambda call: limits.get((call.signature, call.direction)),
-            native_s=native_s,
+            limit_s=limit_s,
             limits_of="the machine above",
+            best_s=lambda meaning, _: sum(map(_median_s, native(meaning))) or None,
         )
 
 

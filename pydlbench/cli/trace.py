@@ -237,9 +237,8 @@ class TraceTask(Task):
         elif not recorded.on_gpu:
             missing = "the file does not name its CPU; nearest: --on cpu, if it was this machine"
         how: dict[str, Any] = {"card": card, "missing": missing}
-        calls = recorded.rounds[0].calls
-        if calls and self.on == THIS_MACHINE:
-            how["limit_s"] = limits_of(calls, session)
+        if self.on == THIS_MACHINE and not recorded.on_gpu:
+            how["limit_s"] = limits_of(recorded.calls, session)
             how["limits_of"] = f"{session.facts.name}, {quantity(len(session.cpus), 'thread')}"
         path, _ = select_path(self.store)
         if card is not None and path is not None and path.exists():

@@ -26,7 +26,6 @@ from pydlbench.records.measurement import Framework, Measurement, Phase, Precisi
 from pydlbench.records.protocol import ProtocolNumber, ProtocolOptions
 from pydlbench.records.published import PublishedDocument
 from pydlbench.records.record import Document, Record, one_of, shown, version
-from pydlbench.records.recorded import RecordedSteps
 from pydlbench.records.run import RunInfo, RunRecord
 from pydlbench.records.step import StepRow
 from pydlbench.units import format_bytes, format_flops
@@ -361,7 +360,7 @@ class LayersDocument(RunDocument, frozen=True, kw_only=True):
     """
 
     measurements: tuple[Measurement, ...]
-    recorded: RecordedSteps | None = None
+    recorded: StepLedger | None = None
 
 
 class SummaryNode(Record, frozen=True, kw_only=True):

@@ -7,9 +7,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from pydlbench.records.ledger import StepLedger
 from pydlbench.records.measurement import Measurement
 from pydlbench.records.record import SCHEMA_VERSION, SCHEMA_VERSIONS
-from pydlbench.records.recorded import RecordedSteps
 from pydlbench.records.run import RunRecord
 from pydlbench.store.entry import Entry
 
@@ -19,7 +19,7 @@ def layers_document(
     measurements: Sequence[Measurement],
     *,
     interrupted: bool = False,
-    recorded: RecordedSteps | None = None,
+    recorded: StepLedger | None = None,
 ) -> dict[str, Any]:
     """Return the JSON object of ``layers``.
 

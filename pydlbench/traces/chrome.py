@@ -13,7 +13,7 @@ import msgspec
 from pydlbench.errors import UsageError
 from pydlbench.traces import nodes, pytorch, timeline
 from pydlbench.traces.events import ChromeEvent
-from pydlbench.traces.recorded import RecordedTrace, Round, alike
+from pydlbench.traces.recorded import RecordedTrace
 from pydlbench.traces.timeline import Activity, Origin, StepTimeline, TimeSpan
 
 _MICRO: Final = 1e-6
@@ -63,8 +63,6 @@ def _read_onnxruntime(name: str, events: Sequence[ChromeEvent]) -> RecordedTrace
         (activities[bisect.bisect_left(begins, run.ts) : bisect.bisect_left(begins, run.end)], run)
         for run in runs
     ]
-    rounds = [_round(part, run.dur * _MICRO) for part, run in parts]
-    kept, notes = alike(rounds or [_round(activities, None)])
     providers = Counter(str(event.noted.provider or "") for event in ran)
     on_gpu = any(provider not in ("", _CPU_PROVIDER) for provider in providers)
     inferred = "strides and paddings are not in this profile: they are inferred from sizes"
@@ -77,12 +75,10 @@ def _read_onnxruntime(name: str, events: Sequence[ChromeEvent]) -> RecordedTrace
     ]
     return RecordedTrace(
         source="onnxruntime profile",
-        rounds=kept,
         timelines=tuple(timelines or [StepTimeline(activities=tuple(activities), begin=0.0)]),
-        named=True,
         on_gpu=on_gpu,
         host_times=True,
-        notes=(*notes, inferred),
+        notes=(inferred,),
     )
 
 
@@ -96,14 +92,7 @@ def _node(event: ChromeEvent, place: int, first: float) -> Activity:
         interval=TimeSpan(begin, begin + event.dur * _MICRO),
         seconds=event.dur * _MICRO,
         launch=None,
-        origin=Origin(number=place, call=call, direction="forward", modules=(call.module,)),
-    )
-
-
-def _round(activities: Sequence[Activity], step_s: float | None) -> Round:
-    calls = [each for each in activities if each.origin.call is not None]
-    return Round(
-        tuple(each.origin.call for each in calls if each.origin.call),
-        tuple(each.seconds for each in calls),
-        step_s,
+        origin=Origin(
+            number=place, call=call, modules=(call.module,), shapes=timeline.shapes_of(call)
+        ),
     )

@@ -15,7 +15,8 @@ from pydlbench.calls.value import bytes_of_type
 from pydlbench.errors import UsageError
 from pydlbench.records.trace import ProgramCall
 from pydlbench.traces.outermost import OperatorEvent, calls_of
-from pydlbench.traces.recorded import RecordedTrace, Round
+from pydlbench.traces.recorded import RecordedTrace
+from pydlbench.traces.timeline import sequence_of_calls
 from pydlbench.traces.torch_calls import DTYPES, read_schema, tensor, write_signature
 
 _TENSOR: Final = re.compile(r"Tensor\((.+)\)")
@@ -109,11 +110,12 @@ def read(name: str, nodes: Sequence[ExecutionNode]) -> RecordedTrace:
     notes = ["an execution trace has no times: what dominates is judged by the limits"]
     if seen < len(nodes):
         notes.append(f"{len(nodes) - seen} nodes that nothing calls are left out")
-    on_gpu = any(map(_is_on_gpu, nodes))
     return RecordedTrace(
         source="PyTorch execution trace",
-        rounds=(Round(tuple(calls), None),),
-        on_gpu=on_gpu,
+        timelines=(sequence_of_calls(calls, [0.0] * len(calls)),),
+        timed=False,
+        on_gpu=any(map(_is_on_gpu, nodes)),
+        host_times=True,
         notes=tuple(notes),
     )
 

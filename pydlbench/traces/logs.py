@@ -7,7 +7,8 @@ from typing import Final
 from pydlbench.backends.frameworks.verbose import MARKS, parse_line
 from pydlbench.errors import UsageError
 from pydlbench.records.trace import ProgramCall
-from pydlbench.traces.recorded import RecordedTrace, Round
+from pydlbench.traces.recorded import RecordedTrace
+from pydlbench.traces.timeline import sequence_of_calls
 
 #: Characters of a line; a problem takes a few hundred.
 _LONGEST: Final = 10_000
@@ -59,7 +60,8 @@ def read(name: str, text: str, most: int) -> RecordedTrace:
     notes = (f"{torn} torn lines were passed over",) if torn else ()
     return RecordedTrace(
         source=f"log of {' and '.join(libraries)}",
-        rounds=(Round(tuple(calls), tuple(seconds)),),
+        timelines=(sequence_of_calls(calls, seconds),),
         on_gpu=on_gpu,
+        host_times=True,
         notes=(*notes, "times of a log are those of kernels, without what calls them"),
     )

@@ -33,7 +33,7 @@ from pydlbench.traces.outermost import (
     is_gradient,
     visit,
 )
-from pydlbench.traces.recorded import RecordedTrace, Round, alike
+from pydlbench.traces.recorded import RecordedTrace
 from pydlbench.traces.timeline import Activity, Origin, TimeSpan, Wait, split_steps
 from pydlbench.traces.torch_calls import DTYPES, tensor, write_signature
 from pydlbench.units import format_seconds
@@ -330,12 +330,9 @@ class _Profile:
         devices = {event.noted.device for event in self.device_events} - {None}
         if len(devices) > 1:
             notes.append(f"{len(devices)} devices: their time lines are taken together")
-        rounds = tuple(_round_on_device(step.activities, step.span_s) for step in timelines)
         return RecordedTrace(
             source="PyTorch profiler",
-            rounds=alike(rounds)[0],
             timelines=timelines,
-            named=any(each.modules for each in self.visited.values()),
             on_gpu=True,
             device=device,
             outside_s=outside_s,
@@ -471,30 +468,16 @@ class _Profile:
             end = max((each.interval.end for each in activities), default=0.0)
             begin = activities[0].interval.begin if activities else 0.0
             windows = [TimeSpan(begin, end)]
-        lengths = [window.end - window.begin for window in windows]
-        rounds, notes = alike(
-            [
-                Round(
-                    tuple(each.origin.call for each in step if each.origin.call),
-                    tuple(each.seconds for each in step if each.origin.call),
-                    step_s,
-                )
-                for step, step_s in zip(steps, lengths, strict=True)
-            ]
-        )
-        if outside:
-            notes += (f"{outside} calls outside of the profiler's steps are left out",)
+        notes = (f"{outside} calls outside of the profiler's steps are left out",)
         return RecordedTrace(
             source="PyTorch profiler",
-            rounds=rounds,
             timelines=tuple(
                 timeline.StepTimeline(
                     activities=tuple(step), begin=window.begin, host_s=window.end - window.begin
                 )
                 for step, window in zip(steps, windows, strict=True)
             ),
-            named=any(each.modules for each in self.visited.values()),
-            notes=notes,
+            notes=notes if outside else (),
         )
 
     def _own_us(self, event: OperatorEvent) -> float:
@@ -614,17 +597,6 @@ def _nest(name: str, events: Sequence[ChromeEvent]) -> list[OperatorEvent]:
 
 def _leads_step(name: str) -> bool:
     return name.startswith((_STEP, MODULE, "Optimizer."))
-
-
-def _round_on_device(activities: Sequence[Activity], step_s: float) -> Round:
-    """Return the calls of a step in order of their first kernels, with the time of all of them."""
-    calls: dict[int, ProgramCall] = {}
-    seconds: dict[int, float] = defaultdict(float)
-    for activity in activities:
-        if activity.origin.call is not None:
-            calls.setdefault(activity.origin.number, activity.origin.call)
-            seconds[activity.origin.number] += activity.seconds
-    return Round(tuple(calls.values()), tuple(seconds[each] for each in calls), step_s)
 
 
 def _program_call(event: ChromeEvent, visited: OutermostCall, listed: str | None) -> ProgramCall:

@@ -8,6 +8,7 @@ device is busy, which is the length of their union.
 from __future__ import annotations
 
 import bisect
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -27,6 +28,9 @@ LAUNCHED: Final = "the next kernel was launched already"
 BEFORE_COLLECTIVE: Final = "communication: the next collective was launched already"
 NO_LAUNCH: Final = "not known: the launch was not recorded"
 BETWEEN_CALLS: Final = "between calls"
+#: Shapes in signatures of calls, and types in those of oneDNN.
+_SHAPES: Final = re.compile(r"(?:\w\[|\"shape\":\[)([0-9, ]*)\]")
+_TYPES: Final = re.compile(r":((?:bf|f|s|u)\d\w*):")
 
 
 class TimeSpan(NamedTuple):
@@ -242,11 +246,30 @@ def sequence_of_calls(calls: Sequence[ProgramCall], seconds: Sequence[float]) ->
                 interval=TimeSpan(now, now + own_s),
                 seconds=own_s,
                 launch=None,
-                origin=Origin(number=number, call=call, direction=call.direction, modules=modules),
+                origin=Origin(
+                    number=number,
+                    call=call,
+                    direction=call.direction,
+                    modules=modules,
+                    shapes=shapes_of(call),
+                ),
             )
         )
         now += own_s
     return StepTimeline(activities=tuple(activities), begin=0.0)
+
+
+def shapes_of(call: ProgramCall) -> str:
+    """Return the shapes of a call's operands as text, by its signature: ``8x10 8``.
+
+    Calls of oneDNN have their types before the problem: ``f32 64x128:128x32``.
+    """
+    if call.signature.startswith("onednn:"):
+        types = dict.fromkeys(_TYPES.findall(call.signature))
+        return " ".join((*types, call.signature.rpartition(",")[2]))
+    return " ".join(
+        shape.replace(", ", "x").replace(",", "x") for shape in _SHAPES.findall(call.signature)
+    )
 
 
 def merge(intervals: Iterable[TimeSpan]) -> Iterator[TimeSpan]:

@@ -20,7 +20,7 @@ import msgspec
 
 from pydlbench.errors import UsageError
 from pydlbench.traces import kernel_names, timeline
-from pydlbench.traces.recorded import RecordedTrace, Round
+from pydlbench.traces.recorded import RecordedTrace
 from pydlbench.traces.timeline import Activity, Origin, StepTimeline, TimeSpan, split_steps
 
 _ENDING: Final = ".xplane.pb"
@@ -159,9 +159,7 @@ def recorded_from(name: str, events: Sequence[PlaneEvent]) -> RecordedTrace:
         notes.append(f"{len(planes)} devices: their time lines are taken together")
     return RecordedTrace(
         source="JAX profiler",
-        rounds=(Round((), ()),),
-        timelines=timelines,
-        named=True,
+        timelines=timelines or (StepTimeline(activities=(), begin=0.0),),
         on_gpu=bool(on_device),
         outside_s=outside_s,
         notes=tuple(notes),

@@ -144,7 +144,7 @@ def test_the_best_known_kernel_is_the_fastest_row_of_the_card(
 
 
 def _only_call(tmp_path, events):
-    return read(write(tmp_path / "one.json", events)).rounds[0].calls[0]
+    return read(write(tmp_path / "one.json", events)).calls[0]
 
 
 def test_modules_that_repeat_are_one_row(ledger):

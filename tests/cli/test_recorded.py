@@ -60,6 +60,7 @@ def row_of(layer, precision, median_s=3e-6):
         status="ok",
         propagation=layer.propagation,
         backend="native",
+        device="cpu",
         time=SimpleNamespace(median=median_s),
         roofline=SimpleNamespace(time_s=median_s / 3),
     )
@@ -68,12 +69,11 @@ def row_of(layer, precision, median_s=3e-6):
 def test_rows_stand_for_the_calls_of_all_modules():
     log = request("--shape", f"@{DATA / 'modules.json.gz'}").log
     rows = [row_of(*each) for each in log.layers]
-    found = log.described(rows)
-    timed = {one.operator: one for one in found.problems if one.native_s is not None}
-    gradient = timed["aten.convolution_backward"]
-    assert (gradient.limit_s, gradient.native_s) == (2e-6, 6e-6)  # of data and of weights
-    (module,) = (one for one in found.modules if one.module == "Conv2d_1")
-    assert module.limit_s == pytest.approx(3e-6)
+    found = log.ledger(rows)
+    gradient = next(one for one in found.calls if one.best_s == pytest.approx(6e-6))
+    assert gradient.operator == "aten.convolution_backward"
+    # Gradients of data and of weights.
+    assert gradient.limit_s == pytest.approx(2e-6)
 
 
 def test_a_problem_in_two_precisions_is_timed_in_both(tmp_path):
@@ -91,8 +91,8 @@ def test_a_problem_in_two_precisions_is_timed_in_both(tmp_path):
     assert [case.precision for case in wanted.cases] == ["fp32", "bf16"]
     both = dict(zip(("fp32", "bf16"), (layer for layer, _ in wanted.log.layers), strict=True))
     rows = [row_of(both["fp32"], "fp32", 6e-6), row_of(both["fp32"], "fp32")]
-    fp32, bf16 = wanted.log.described(rows).problems
-    assert (fp32.precision, fp32.native_s, fp32.limit_s) == ("fp32", 3e-6, 1e-6)
-    assert (bf16.precision, bf16.native_s, bf16.limit_s) == ("bf16", None, None)
+    fp32, bf16 = wanted.log.ledger(rows).calls
+    assert (fp32.best_s, fp32.limit_s) == (3e-6, 1e-6)
+    assert (bf16.best_s, bf16.limit_s) == (None, None)
     rows.append(row_of(both["bf16"], "bf16-tc", 1e-6))
-    assert wanted.log.described(rows).problems[1].native_s == 1e-6
+    assert wanted.log.ledger(rows).calls[1].best_s == 1e-6

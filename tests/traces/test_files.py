@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pydlbench.analysis.recorded import describe, distinct_problems, layers_to_time
+from pydlbench.analysis.ledger import ledger_of
+from pydlbench.analysis.recorded import distinct_problems, layers_to_time
 from pydlbench.errors import UsageError
 from pydlbench.traces import files
 from pydlbench.traces.files import is_recorded, read
@@ -80,69 +81,57 @@ def test_a_library_s_log_has_all_kinds_of_primitives():
     assert found["MKL SGEMM", ("float32",)] in ("64x128:128x32", "8x108:108x144")
 
 
-def totals(name):
-    """Seconds of the step, of its problems together and of all calls, as :func:`describe` says."""
-    recorded = read(name_of(name))
-    found = describe(recorded, name, distinct_problems(recorded))
-    return found, sum(problem.seconds for problem in found.problems)
-
-
 def test_the_time_of_a_log_is_the_sum_of_its_lines():
-    found, seconds = totals("tensorflow.log")
+    found = ledger_of(read(name_of("tensorflow.log")), "log")
     text = gzip.decompress((DATA / "tensorflow.log.gz").read_bytes()).decode()
     lines = [line.rpartition(",")[2] for line in text.splitlines() if ",exec," in line]
-    assert found.count == len(lines)
-    assert seconds == pytest.approx(sum(map(float, lines)) / 1e3)
-    assert found.step_s == pytest.approx(seconds)
-    assert found.between_calls_s is None
+    assert sum(call.count for call in found.calls) == len(lines)
+    assert found.step_s == pytest.approx(sum(map(float, lines)) / 1e3)
+    assert sum(call.device_s for call in found.calls) == pytest.approx(found.step_s)
 
 
 def test_the_time_of_a_trace_is_that_of_its_steps_and_events():
-    found, seconds = totals("eager.json")
+    recorded = read(name_of("eager.json"))
+    found = ledger_of(recorded, "eager")
     events = json.loads(gzip.decompress((DATA / "eager.json.gz").read_bytes()))["traceEvents"]
     steps = [one["dur"] for one in events if one["name"].startswith("ProfilerStep#")]
     assert found.steps == len(steps) == 2
     assert found.step_s == pytest.approx(sum(steps) / len(steps) / 1e6)
     # Views take the rest of what its calls take.
-    calls = sum(call.in_context_s for call in found.calls)
-    assert seconds < calls
-    assert calls + found.between_calls_s == pytest.approx(found.step_s)
+    assert sum(each.seconds for each in distinct_problems(recorded)) < found.device_time.kernel_s
     forward = [one["dur"] for one in events if one["name"] == "aten::convolution"]
-    told = [one for one in found.problems if one.operator == "aten.convolution"]
-    assert sum(one.seconds for one in told) == pytest.approx(sum(forward) / 2 / 1e6)
+    told = [one for one in found.calls if one.operator == "aten.convolution"]
+    assert sum(one.device_s for one in told) == pytest.approx(sum(forward) / 2 / 1e6)
 
 
 def test_modules_are_those_of_the_user_backward_too():
-    found, _ = totals("modules.json")
-    assert {"Conv2d_0", "Conv2d_1", "BatchNorm2d_0", "Linear_0", "optimizer"} <= {
-        module.module for module in found.modules
-    }
-    assert found.dominant.name == "Conv2d_1"
+    found = ledger_of(read(name_of("modules.json")), "modules")
+    modules = {module.module.rpartition("/")[2]: module for module in found.modules}
+    assert {"Conv2d", "BatchNorm2d", "Linear"} <= modules.keys()
     (gradient,) = (
         one
-        for one in found.problems
-        if one.operator == "aten.convolution_backward" and one.problem == CONV2
+        for one in found.calls
+        if one.operator == "aten.convolution_backward" and one.shapes.startswith("8x32")
     )
-    assert (gradient.modules, gradient.direction) == (("Conv2d_1",), "backward")
+    assert (gradient.module.rpartition("/")[2], gradient.direction) == ("Conv2d", "backward")
 
 
 def test_what_the_compiler_has_written_is_counted_and_named():
-    found, _ = totals("compiled.json")
-    generated = [one for one in found.without_layer if one.operator == "generated kernels"]
-    assert [one.direction for one in generated] == ["forward", "backward"]
+    found = ledger_of(read(name_of("compiled.json")), "compiled")
+    generated = [one for one in found.calls if one.operator == "generated kernels"]
+    assert {one.direction for one in generated} == {"forward", "backward"}
     assert all(one.share > 0.1 for one in generated)
 
 
 def test_an_execution_trace_is_weighted_by_limits():
-    recorded = read(name_of("execution.json"))
-    problems = distinct_problems(recorded)
-    found = describe(
-        recorded, "x", problems, limit_s=lambda call: 9.0 if "conv" in call.operator else 1.0
+    found = ledger_of(
+        read(name_of("execution.json")),
+        "x",
+        limit_s=lambda call: 9.0 if "conv" in call.operator else 1.0,
     )
     assert found.step_s is None
-    assert {one.seconds for one in found.problems} == {None}
-    assert sum(one.share for one in found.problems) == pytest.approx(1)
-    assert "convolution" in found.dominant.name
+    assert {one.device_s for one in found.calls} == {None}
+    assert "convolution" in found.calls[0].operator
 
 
 def test_layers_that_are_timed_make_most_of_the_time():
@@ -269,7 +258,7 @@ def test_members_of_gzip_are_read_and_what_stands_behind_them_is_noted(tmp_path,
     halves = gzip.compress(f"{LINE}\n".encode()), gzip.compress(f"{LINE}\n".encode())
     path.write_bytes(b"".join(halves) + behind)
     recorded = read(str(path))
-    assert len(recorded.rounds[0].calls) == 2
+    assert len(recorded.calls) == 2
     assert any(f"{len(behind)} bytes behind" in note for note in recorded.notes)
     path.write_bytes(b"".join(halves) + bytes(100))
     assert not any("behind" in note for note in read(str(path)).notes)
@@ -278,10 +267,10 @@ def test_members_of_gzip_are_read_and_what_stands_behind_them_is_noted(tmp_path,
 def test_a_circle_of_nodes_and_torn_lines_are_told(tmp_path):
     nodes = [{"id": 1, "ctrl_deps": 2}, {"id": 2, "ctrl_deps": 1}, {"id": 3, "name": "aten::mm"}]
     recorded = read(written(tmp_path, {"nodes": nodes}))
-    assert [one.operator for one in recorded.rounds[0].calls] == ["aten.mm"]
+    assert [one.operator for one in recorded.calls] == ["aten.mm"]
     assert any("2 nodes that nothing calls" in note for note in recorded.notes)
     recorded = read(written(tmp_path, f"{LINE}\n{LINE.rpartition(',')[0]},soon\n"))
-    assert len(recorded.rounds[0].calls) == 1
+    assert len(recorded.calls) == 1
     assert "1 torn lines were passed over" in recorded.notes
 
 
@@ -348,9 +337,8 @@ def test_what_a_profile_of_nodes_lacks_is_inferred(
 def test_wide_types_have_no_layer(tmp_path):
     double = {**PRODUCT, "Input type": ["double", "double"]}
     recorded = read(written(tmp_path, [event("aten::mm", 0, 5, **double)]))
-    (described,) = describe(recorded, "x", distinct_problems(recorded)).problems
-    assert (described.precision, described.problem) == ("float64", "4x8 8x2")
-    assert described.no_layer == "no layer computes in float64"
+    (problem,) = distinct_problems(recorded)
+    assert problem.meaning.layers_missing == "no layer computes in float64"
 
 
 def test_a_log_of_a_gpu_has_no_limits_here(tmp_path):
@@ -375,20 +363,18 @@ def test_an_optimizer_s_factors_make_no_other_step(tmp_path):
         )
     ]
     recorded = read(written(tmp_path, events))
-    assert (len(recorded.rounds), recorded.notes) == (3, ())
+    assert (len(recorded.timelines), recorded.notes) == (3, ())
     (problem,) = distinct_problems(recorded)
     assert (problem.count, problem.seconds) == (1, pytest.approx(9e-6))
 
 
-def test_steps_whose_calls_differ_are_summed(tmp_path):
+def test_steps_whose_calls_differ_are_their_mean(tmp_path):
     def step(number, begin, calls):
         return [
             event(f"ProfilerStep#{number}", begin, 100, "user_annotation"),
             *(event("aten::mm", begin + 10 * place, 5, **PRODUCT) for place in range(calls)),
         ]
 
-    recorded = read(written(tmp_path, [*step(1, 0, 1), *step(2, 200, 2)]))
-    assert len(recorded.rounds) == 1
-    assert recorded.rounds[0].step_s == pytest.approx(200e-6)
+    recorded = read(written(tmp_path, [*step(1, 0, 1), *step(2, 200, 3)]))
     (problem,) = distinct_problems(recorded)
-    assert (problem.count, problem.seconds) == (3, pytest.approx(15e-6))
+    assert (problem.count, problem.seconds) == (2, pytest.approx(10e-6))
