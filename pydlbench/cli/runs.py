@@ -16,9 +16,9 @@ from pydlbench.cli.parser import COMMANDS
 from pydlbench.cli.terminal import tell
 from pydlbench.cli.values import whole_number
 from pydlbench.errors import UsageError, nearest
-from pydlbench.report.blocks import Block, Headline, Lines
+from pydlbench.report.blocks import Block, Lines
 from pydlbench.report.text import Style, as_text
-from pydlbench.units import number, quantity
+from pydlbench.units import number
 
 if TYPE_CHECKING:
     from pydlbench.records.run import RunInfo
@@ -100,20 +100,11 @@ def list_runs(args: ListOptions) -> int:
             raise UsageError(f"--tag {tag}: no run has it; nearest: {near}")
     outputs.write(
         lambda: {"runs": [info.to_dict() for info in runs]},
-        lambda: [_newest(runs[0], len(runs)), runs_table(runs)] if runs else [],
+        lambda: [runs_table(runs)] if runs else [],
     )
     if not runs and not args.quiet:
         tell("no runs are stored yet; start with: pydlbench layers")
     return 0
-
-
-def _newest(run: RunInfo, count: int) -> Headline:
-    return Headline(
-        [
-            f"{quantity(count, 'run')}, the newest first: {run.kind}, {run.status}.",
-            f"next: pydlbench runs show {run.id}",
-        ]
-    )
 
 
 def show_run(args: ShowOptions) -> int:
