@@ -371,6 +371,19 @@ def kind_of_calls(calls: BrokenDownCall) -> str:
     )
 
 
+def work_of(breakdown: BreakdownRecord) -> str:
+    """Return where the time of a step's calls goes, by direction and by kind, the largest first."""
+    whole = breakdown.measured.median
+
+    def shares(name_of: Callable[[BrokenDownCall], str]) -> str:
+        seconds = sum_by((name_of(calls), calls.in_context_s) for calls in breakdown.calls)
+        ranked = sorted(seconds, key=lambda name: -seconds[name])
+        return ", ".join(f"{name} {percent(seconds[name] / whole)}" for name in ranked)
+
+    by_direction = shares(lambda calls: calls.direction)
+    return f"calls by direction: {by_direction}; by kind: {shares(kind_of_calls)}"
+
+
 # The text between a module's name and the number of other equal calls.
 _LIKE: Final = " and "
 # A call of several layers runs as one fused kernel, which no single layer corresponds to.
@@ -464,7 +477,7 @@ def observe(
         notes.append(f"no breakdown: {reason}")
         seen = dataclasses.replace(seen, dispatch_s=_dispatch_s(spec, session))
     else:
-        notes += breakdown.notes
+        notes += (work_of(breakdown), *breakdown.notes)
         seen = dataclasses.replace(seen, breakdown=breakdown)
     return seen, tuple(dict.fromkeys(notes))
 

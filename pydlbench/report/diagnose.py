@@ -83,10 +83,20 @@ def what(run: RunRecord, diagnosis: Diagnosis) -> list[str]:
         # The rounds of one process scatter less than processes do.
         whole = time.half_width is not None and time.processes != 1
         half = f" +- {percent(time.half_width)}" if whole else " in one process"
-        second.append(f"step {format_seconds(time.median)}{half}, n = {time.n}")
+        second.append(f"step {format_seconds(time.median)}{half}, n = {time.n}{_beside(diagnosis)}")
     if step.images_per_s:
         second.append(f"{per_second(step.images_per_s)} {rate_unit(spec.own)}")
     return [first, "  ".join(second)]
+
+
+def _beside(diagnosis: Diagnosis) -> str:
+    """Return the range of the unchanged step's time beside the experiments, if there was one."""
+    savings = [finding.saving for finding in diagnosis.findings]
+    times = [saving.step_s for saving in savings if saving.subject == "step"]
+    if not times:
+        return ""
+    low, high = format_seconds(min(times)), format_seconds(max(times))
+    return f" ({low if low == high else f'{low} .. {high}'} beside changed steps)"
 
 
 def headline(diagnosis: Diagnosis) -> str:

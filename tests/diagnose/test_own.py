@@ -130,6 +130,15 @@ def test_calls_with_a_native_layer_are_tried_against_it_by_module_and_line(look)
     assert any("has no graph" in one for one in notes)
 
 
+def test_the_work_of_a_step_is_told_by_direction_and_kind(look):
+    (work,) = (note for note in look()[1] if note.startswith("calls by direction"))
+    by_direction, by_kind = work.split("; by kind: ")
+    assert "forward" in by_direction
+    assert "optimizer 10 %" in by_direction
+    assert "optimizer 10 %" in by_kind
+    assert not any("by direction" in note for note in look(explained=False)[1])
+
+
 def test_each_recorded_call_is_started_with_a_layer_or_without(mapped):
     calls, stands = mapped
     plan = SimpleNamespace(terms=(None,) * 2)

@@ -1,3 +1,5 @@
+import msgspec
+import pytest
 from said import says
 
 from pydlbench.records.diagnosis import Cause, Diagnosis, Finding, Saving, Tried
@@ -68,6 +70,22 @@ def test_a_finding_in_full(run_record):
     assert says(text, "next", "pydlbench layers --shape 32x9216:9216x4096")
     assert OVERLAPS not in text
     assert "\033" not in text
+
+
+@pytest.mark.parametrize(
+    ("subjects", "told"),
+    [(("step", "step"), "180 ms .. 220 ms"), (("layer", "step"), "(220 ms"), (("layer",) * 2, "")],
+)
+def test_the_step_s_times_beside_changed_steps_are_told(run_record, subjects, told):
+    findings = [
+        finding(
+            saving=msgspec.structs.replace(finding().saving, subject=subject, step_s=step_s),
+        )
+        for subject, step_s in zip(subjects, (0.18, 0.22), strict=True)
+    ]
+    text = render_diagnosis(run_record, diagnosis(*findings))
+    assert ("beside changed steps" in text) == bool(told)
+    assert told in text
 
 
 def test_several_causes_have_shares_and_the_title_says_what_they_share(run_record):
