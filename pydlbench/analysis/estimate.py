@@ -68,6 +68,9 @@ class Range:
 ZERO: Final = Range(hot=0.0, cold=0.0)
 
 
+# Rates of any machine: only the order of the kernels depends on them.
+_ROUGH_FLOPS_PER_S: Final = 1e11
+_ROUGH_BYTES_PER_S: Final = 2e10
 # Maximum number of layers for which the record has the step with the layer at its roofline.
 _MAX_WHAT_IF: Final = 5
 
@@ -316,6 +319,18 @@ class EstimateKernels:
             specs.setdefault(term.hot)
             specs.setdefault(term.cold)
         return tuple(specs)
+
+    @property
+    def by_size(self) -> tuple[KernelSpec, ...]:
+        """The specs, hot ones before cold ones, those that likely make most of the sum first."""
+        weights = _weights(self.terms)
+
+        def order(spec: KernelSpec) -> tuple[bool, float]:
+            flops = spec.layer.flops(spec.pass_) / _ROUGH_FLOPS_PER_S
+            moved = spec.layer.bytes(spec.pass_, ITEM_BYTES[spec.precision]) / _ROUGH_BYTES_PER_S
+            return spec.cache != HOT, -weights[spec] * max(flops, moved)
+
+        return tuple(sorted(self.specs, key=order))
 
 
 @dataclass(frozen=True, kw_only=True)

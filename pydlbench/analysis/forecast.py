@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -28,7 +29,13 @@ from pydlbench.analysis.pipeline import enqueued, period
 from pydlbench.analysis.rows import FAULT, Rows, measure_rows, now_utc, stored_rows
 from pydlbench.errors import UnsupportedError
 from pydlbench.grouping import group_by, sum_by
-from pydlbench.records.forecast import ForecastRecord, ForecastTerm, Place, StepFaults
+from pydlbench.records.forecast import (
+    ForecastRecord,
+    ForecastTerm,
+    OperatorTime,
+    Place,
+    StepFaults,
+)
 from pydlbench.records.step import StepPreparation, StepSpec
 from pydlbench.records.trace import OperatorsFacts, RecordedCall, program_hash
 from pydlbench.runner.session import Session
@@ -45,6 +52,8 @@ VISITS: Final = 3
 _MAX_TIMED_AGAIN: Final = 10
 _UNSCALED_ROWS: Final = 2
 _FAULTS: Final = "faults"
+# Seconds between two forecasts from the rows so far.
+_ANSWER_PERIOD_S: Final = 5.0
 # Untimed steps before page faults are counted, in which the allocator adapts; and the least and
 # most steps and the seconds of counting: two steps in a row may differ by a half.
 _UNCOUNTED: Final = 2
@@ -52,6 +61,14 @@ _MIN_COUNTED, _MAX_COUNTED, _COUNTING_S = 2, 8, 2.0
 
 
 def forecast_step(
+    spec: StepSpec, session: Session, store: Reader | None, **how: Any
+) -> ForecastRecord:
+    """Forecast a step from operators that were timed alone; see :func:`forecasts`."""
+    *_, record = forecasts(spec, session, store, **how)
+    return record
+
+
+def forecasts(
     spec: StepSpec,
     session: Session,
     store: Reader | None,
@@ -60,8 +77,11 @@ def forecast_step(
     visits: int = VISITS,
     keep: Callable[[str, dict[str, Any], str], None] = lambda *_: None,
     tell: Callable[[str], None] = lambda _: None,
-) -> ForecastRecord:
+) -> Iterator[ForecastRecord]:
     """Forecast a step from operators that were timed alone; the step is not timed.
+
+    Yields:
+        The forecast from the rows so far, every few seconds; then the complete one.
 
     Args:
         spec: the step; on a GPU in PyTorch's eager mode.
@@ -87,11 +107,16 @@ def forecast_step(
     steps = listed(spec, session)
     faults = None if spec.on_gpu else forecaster.faults(program_of(steps))
     calls = [*steps.calls, *_faulting(faults)]
-    rows = forecaster.rows(calls)
-    factors, untold = forecaster.factors(calls, rows)
     known = interval(scored(store, forecaster.place))
+    due = 0.0
+    rows = forecaster.stored(calls)
+    for _ in forecaster.measured(calls, rows):
+        if time.monotonic() > due:
+            yield conclude(spec, forecaster.place, steps, rows, faults, known=known)
+            due = time.monotonic() + _ANSWER_PERIOD_S
+    factors, untold = forecaster.factors(calls, rows)
     known = known._replace(reach=known.reach + untold)
-    return conclude(spec, forecaster.place, steps, rows, faults, factors=factors, known=known)
+    yield conclude(spec, forecaster.place, steps, rows, faults, factors=factors, known=known)
 
 
 def class_of(call: RecordedCall, cache_bytes: int) -> str:
@@ -211,9 +236,12 @@ class _Forecaster:
             library=f"{spec.framework} {described['version']}",
         )
 
-    def rows(self, calls: Sequence[RecordedCall]) -> Rows:
-        """Return the stored rows of calls, and measure the missing ones."""
-        rows = Rows(times=stored_rows(self._store, self.place, calls))
+    def stored(self, calls: Sequence[RecordedCall]) -> Rows:
+        """Return the stored rows of calls."""
+        return Rows(times=stored_rows(self._store, self.place, calls))
+
+    def measured(self, calls: Sequence[RecordedCall], rows: Rows) -> Iterator[OperatorTime]:
+        """Measure the missing rows of calls; yield each once it is stored and in ``rows``."""
         missing = [call for call in calls if call.signature not in rows.times]
         if missing and self._measures:
             measured = measure_rows(
@@ -223,7 +251,7 @@ class _Forecaster:
             )
             for row in measured:
                 self._keep("operator", row.to_dict(), row.key)
-        return rows
+                yield row
 
     def factors(self, calls: Sequence[RecordedCall], rows: Rows) -> tuple[dict[str, float], float]:
         """Time the largest stored rows again, and scale all rows by the change.

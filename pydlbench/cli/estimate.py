@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -44,9 +45,12 @@ if TYPE_CHECKING:
     from pydlbench.analysis.estimate import EstimatePlan
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.run import RunRecord
+    from pydlbench.records.specs import KernelSpec
     from pydlbench.records.step import StepSpec
     from pydlbench.runner.execute import Results
 
+# Seconds between two sums of the rows so far.
+_ANSWER_PERIOD_S: Final = 5.0
 #: Options that have no meaning with ``--summary``.
 _NOT_IN_SUMMARY: Final = (
     *("threads", "budget", "repetitions", "seed", "top", "all", "fail_on", "store", "minutes"),
@@ -199,27 +203,59 @@ class EstimateTask(ModelTask):
             session.check_room(self._plan(session).specs)
 
     def measure_steps(self, session: Any, view: View) -> Iterator[Result]:
-        """Measure the kernels that the run does not have yet, and sum them."""
-        from pydlbench.analysis.estimate import estimate
-        from pydlbench.models.counts import memory
+        """Measure the kernels that the run does not have yet, and sum them every few seconds."""
         from pydlbench.runner.execute import kernels
 
-        step, wanted = self.step, self._plan(session)
-        rows = yield from kernels(self, wanted.specs, session, view, effort=wanted.effort)
+        wanted = self._plan(session)
+        rows: dict[KernelSpec, Measurement] = {}
+        due = 0.0
+
+        def so_far() -> Iterator[Result]:
+            if (answer := self._answer(wanted, rows, session)) is not None:
+                yield replace(answer, so_far=True)
+
+        try:
+            for result in kernels(self, wanted.by_size, session, view, rows, wanted.effort):
+                yield result
+                if time.monotonic() > due:
+                    yield from so_far()
+                    due = time.monotonic() + _ANSWER_PERIOD_S
+        except KeyboardInterrupt:
+            yield from so_far()
+            raise
+        answer = self._answer(wanted, rows, session)
+        if answer is None:
+            reasons = dict.fromkeys(row.reason for row in rows.values() if row.reason)
+            raise PydlbenchError(f"no layer could be measured: {next(iter(reasons), 'no layers')}")
+        yield answer
+
+    def _answer(
+        self, wanted: EstimatePlan, rows: Mapping[KernelSpec, Measurement], session: Any
+    ) -> Result | None:
+        """Return the sum of the rows so far; None if no layer has one."""
+        from pydlbench.analysis.estimate import estimate
+        from pydlbench.models.counts import memory
+        from pydlbench.runner.rows import empty_row
+
+        step, threads = self.step, next((row.threads for row in rows.values() if row.threads), None)
+        later = {
+            spec: empty_row(spec, threads, "skipped", "the estimate ended before it was measured")
+            for spec in wanted.specs
+            if spec not in rows
+        }
         record = estimate(
             wanted,
-            rows,
+            {**rows, **later},
             memory_bytes=memory(self.model, step.phase, step.precision) if self.model else {},
             options=step.options,
             own=step.own,
             device=step.device,
-            threads=next((row.threads for row in rows.values() if row.threads), None),
+            threads=threads,
             cache_bytes=session.cache_bytes(step.device),
         )
         if not record.layers:
-            reasons = dict.fromkeys(row.reason for row in rows.values() if row.reason)
-            raise PydlbenchError(f"no layer could be measured: {next(iter(reasons), 'no layers')}")
-        yield Result("estimate", record.to_dict(), self.rows[0], detail=(record, [*rows.values()]))
+            return None
+        return Result("estimate", record.to_dict(), self.rows[0], detail=(record, [*rows.values()]))
 
     def _plan(self, session: Any) -> EstimatePlan:
         """Return the kernels of the step; the calls of a user model are recorded."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from pydlbench.cli.options import EXPLAIN, HOW, REPETITIONS, ExplainedStep, flag
@@ -116,7 +116,7 @@ class ForecastTask(ModelTask):
 
     def measure_steps(self, session: Any, view: View) -> Iterator[Result]:
         """Yield the forecast; measured operators are stored before."""
-        from pydlbench.analysis.forecast import forecast_step
+        from pydlbench.analysis.forecast import forecasts
 
         (row,) = self.rows
         step: StepSpec = row.spec
@@ -129,18 +129,22 @@ class ForecastTask(ModelTask):
         def keep(table: str, document: dict[str, Any], key: str) -> None:
             view.keep(Result(table, document, key=key))
 
+        result = None
         try:
-            record = forecast_step(
+            for record in forecasts(
                 *(step, session, view.store()),
                 measures=self.measures,
                 visits=self.visits,
                 keep=keep,
                 tell=tell,
-            )
+            ):
+                result = Result("forecast", record.to_dict(), row, detail=record, so_far=True)
+                yield result
         except PydlbenchError as error:
             yield self.without_numbers(row, error)
             return
-        yield Result("forecast", record.to_dict(), row, detail=record)
+        assert result is not None, "there is always a last one"
+        yield replace(result, so_far=False)
 
 
 def stored_report(stored: Loaded) -> list[Block]:

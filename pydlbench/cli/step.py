@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import TYPE_CHECKING, Any, Final
 
@@ -209,7 +209,7 @@ class StepTask(ModelTask, StepsTask):
     def measure_steps(self, session: Any, view: View) -> Iterator[Result]:
         """Time the steps interleaved."""
         from pydlbench.records.step import StepPreparation
-        from pydlbench.steps.run import planned_rounds, run_in_turn
+        from pydlbench.steps.run import planned_rounds, runs_in_turn
 
         self.check(session)
         cases = [row.spec for row in self.rows]
@@ -217,15 +217,21 @@ class StepTask(ModelTask, StepsTask):
             view.advance(0, len(cases), f"{cases[0].label}: agreement")
             yield Result("agreement", _compare(session, cases))
         visits = None if self.width is None else planned_rounds(view.store(), cases, self.width)
-        records = run_in_turn(
+        results: list[Result] = []
+        for records in runs_in_turn(
             *(cases, session),
             visits=visits,
             preparation=StepPreparation(checks=self.checks),
             trace=self.trace,
             progress=view.advance,
-        )
-        for row, record in zip(self.rows, records, strict=True):
-            yield Result("step", record.to_dict(), row, detail=record)
+        ):
+            results = [
+                Result("step", record.to_dict(), row, detail=record, so_far=True)
+                for row, record in zip(self.rows, records, strict=True)
+            ]
+            yield from results
+        for result in results:
+            yield replace(result, so_far=False)
 
     def refused(self, row: TaskRow, status: str, reason: str) -> Result:
         """Return a step's record without numbers."""

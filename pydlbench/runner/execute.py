@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -62,8 +62,9 @@ def kernels(
     specs: Sequence[KernelSpec],
     session: Any,
     view: View,
+    rows: dict[KernelSpec, Measurement],
     effort: Effort | None = None,
-) -> Generator[Result, None, dict[KernelSpec, Measurement]]:
+) -> Iterator[Result]:
     """Measure the kernels behind a task's rows, or take them from earlier results.
 
     Args:
@@ -71,15 +72,12 @@ def kernels(
         specs: what to measure.
         session: the session.
         view: the view of the task.
+        rows: filled with a measurement for each spec, and updated with each repetition.
         effort: see :func:`pydlbench.runner.repetitions.repeated_problems`.
-
-    Returns:
-        A measurement for each spec.
 
     Raises:
         PydlbenchError: a kernel could not be measured at all, and the run is not tolerant.
     """
-    rows: dict[KernelSpec, Measurement] = {}
     for spec in specs:
         if there := known_kernel(spec, view):
             rows[spec] = there
@@ -93,9 +91,8 @@ def kernels(
 
     threads = task.options.get("threads")
     for spec, row in _repeated(session, missing, advance, view.tolerant, threads, effort):
-        yield kernel_result(task, spec, row)
         rows[spec] = msgspec.structs.replace(row, samples_s=None)
-    return rows
+        yield kernel_result(task, spec, row)
 
 
 def known_kernel(spec: KernelSpec, view: View) -> Measurement | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -57,7 +57,13 @@ def run(step: StepSpec, session: Session) -> StepRecord:
     return run_in_turn([step], session)[0]
 
 
-def run_in_turn(
+def run_in_turn(steps: Sequence[StepSpec], session: Session, **how: Any) -> list[StepRecord]:
+    """Check steps and time them in turns; see :func:`runs_in_turn`."""
+    *_, records = runs_in_turn(steps, session, **how)
+    return records
+
+
+def runs_in_turn(
     steps: Sequence[StepSpec],
     session: Session,
     *,
@@ -65,7 +71,7 @@ def run_in_turn(
     preparation: StepPreparation | None = None,
     trace: bool = False,
     progress: Callable[[int, int, str], None] = lambda *_: None,
-) -> list[StepRecord]:
+) -> Iterator[list[StepRecord]]:
     """Check steps, then time them in turns, so that drift affects all alike.
 
     Each visit of a step has a new process, in which nothing else ran: memory that a process has
@@ -77,18 +83,18 @@ def run_in_turn(
         session: provides workers and settings.
         visits: visits of each step; None for the number in the session's options.
         preparation: the checks; None for all of them.
-        trace: trace the steps, too, in the processes of their last visits.
+        trace: trace the steps, too, in the processes of their second visits, which made no checks.
         progress: called with the number of visits done, that of all visits, and what comes next.
 
-    Returns:
-        A record for each, in the order given.
+    Yields:
+        A record for each, in the order given: once all were visited, and after each later visit.
     """
     visits = visits or session.options.repetitions or LEAST_ROUNDS
     turns = _Turns(steps, session, preparation or StepPreparation(), visits, trace=trace)
     try:
         while turns.visit(progress):
-            pass
-        return turns.records()
+            if turns.answered:
+                yield turns.records()
     finally:
         turns.close()
 
@@ -131,7 +137,7 @@ class _Turns:
         session: provides workers and settings.
         preparation: the checks.
         visits: visits of each step.
-        trace: whether to trace them in their last visit.
+        trace: whether to trace them in their second visit.
     """
 
     def __init__(
@@ -196,7 +202,8 @@ class _Turns:
             self._lose(index, error)
             return True
         with releasing([kernel]):
-            if self._sample(index, number, kernel) and self._trace and number + 1 == self._visits:
+            traces = self._trace and number == min(1, self._visits - 1)
+            if self._sample(index, number, kernel) and traces:
                 progress(done, count, f"{step.label}: traced step")
                 self._traces[index] = trace_step(step, kernel, session)
         return True
@@ -255,6 +262,14 @@ class _Turns:
             self._ended[index] = " ".join(str(error).split())
         else:
             self._refused[index] = _refused(self._steps[index], self._session, error)
+
+    @property
+    def answered(self) -> bool:
+        """Whether each step has a time, or a reason why it has none."""
+        return all(
+            index in self._refused or index in self._study.table
+            for index in range(len(self._steps))
+        )
 
     def records(self) -> list[StepRecord]:
         """Return a record for each step, in the order given."""

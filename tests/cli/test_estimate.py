@@ -96,11 +96,19 @@ def test_long_models_show_their_largest_layers(session, capsys):
     assert "others" not in every
 
 
-def test_an_interrupted_run_has_no_sum(session, capsys):
+def test_an_interrupted_run_has_the_sum_of_its_rows(session, tmp_path, capsys):
     session.before = stop_after(4)
-    assert run(session, "mnist", "--device", "cpu") == 130
+    path = tmp_path / "estimate.json"
+    assert run(session, "mnist", "--device", "cpu", "--json", str(path)) == 130
     captured = capsys.readouterr()
-    assert captured.out == ""
+    found = json.loads(path.read_text())
+    assert found["interrupted"]
+    # The largest layers come first.
+    assert [layer["name"] for layer in found["layers"]] == ["conv1", "conv2", "fc1"]
+    assert sum(layer["time_s"] for layer in found["layers"]) == found["estimate"]["time_s"]
+    assert {entry["reason"] for entry in found["missing"]} == {
+        "the estimate ended before it was measured"
+    }
     assert captured.err.startswith("interrupted: 0 of 1 ")
 
 

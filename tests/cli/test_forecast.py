@@ -10,7 +10,7 @@ import pytest
 from invented_session import InventedSession
 from said import says
 
-from pydlbench.analysis.forecast import conclude, forecast_step
+from pydlbench.analysis.forecast import conclude, forecasts
 from pydlbench.analysis.rows import FAULT, Rows
 from pydlbench.cli import forecast as command
 from pydlbench.cli import main
@@ -30,7 +30,7 @@ def parse(*words):
 
 def invented(case, session, store, **settings):
     """Stand for the forecaster: one operator that it measures, and one that has no row."""
-    inspect.signature(forecast_step).bind(case, session, store, **settings)
+    inspect.signature(forecasts).bind(case, session, store, **settings)
     settings["tell"]("operators")
     place = Place(framework=case.framework, mode=case.mode, library="x 1.0", threads=2)
     if case.framework == "tensorflow":
@@ -50,7 +50,7 @@ def invented(case, session, store, **settings):
 
 
 def run(words, session, measure=invented):
-    with patch("pydlbench.analysis.forecast.forecast_step", measure):
+    with patch("pydlbench.analysis.forecast.forecasts", lambda *a, **k: iter([measure(*a, **k)])):
         return command.run(parse(*words), session.open)
 
 

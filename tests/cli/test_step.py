@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -57,7 +58,7 @@ class FakeSession:
     def open(self, **options: Any) -> Any:
         self.opened.append(options)
         with (
-            patch("pydlbench.steps.run.run_in_turn", self.run_in_turn),
+            patch("pydlbench.steps.run.runs_in_turn", self.run_in_turn),
             patch("pydlbench.steps.agreement.agree", self.agree),
             patch("pydlbench.cli.step_protocol.run_in_worker", self.run_in_worker),
         ):
@@ -65,7 +66,7 @@ class FakeSession:
 
     def run_in_turn(
         self, cases: Any, _: Any, *, visits: Any, preparation: Any, trace: bool, progress: Any
-    ) -> list[StepRecord]:
+    ) -> Iterator[list[StepRecord]]:
         if len(self.groups) == self.interrupt_at:
             raise KeyboardInterrupt
         progress(0, len(cases), cases[0].label)
@@ -73,7 +74,7 @@ class FakeSession:
         self.checks.append(preparation.checks)
         self.visits.append(visits)
         self.traces.append(trace)
-        return [self._record(case, preparation.checks) for case in cases]
+        yield [self._record(case, preparation.checks) for case in cases]
 
     def _record(self, case: Any, checks: bool) -> StepRecord:
         for key in (case.mode, case.device):

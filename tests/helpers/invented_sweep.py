@@ -86,7 +86,7 @@ class Sessions(InventedSession):
 
     @contextmanager
     def open(self, **options: Any) -> Iterator[InventedSession]:
-        steps = patch("pydlbench.steps.run.run_in_turn", self.run_in_turn)
+        steps = patch("pydlbench.steps.run.runs_in_turn", self.run_in_turn)
         with super().open(**options), steps:
             yield self
 
@@ -99,7 +99,7 @@ class Sessions(InventedSession):
         preparation: StepPreparation,
         trace: bool,
         progress: Any,
-    ) -> list[StepRecord]:
+    ) -> Iterator[list[StepRecord]]:
         assert session is self
         assert preparation.checks
         assert trace
@@ -119,7 +119,7 @@ class Sessions(InventedSession):
                     library="torch 1",
                 )
             )
-        return found
+        yield found
 
     def broken_down(self, case: Any, _session: Any, **settings: Any) -> Any:
         settings["advance"](0, 1, "calls")
