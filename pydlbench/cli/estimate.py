@@ -43,9 +43,8 @@ from pydlbench.words import CPU_PRECISIONS, FRAMEWORKS, GPU_PRECISIONS
 
 if TYPE_CHECKING:
     from pydlbench.analysis.estimate import EstimatePlan
-    from pydlbench.records.measurement import Measurement
+    from pydlbench.records.measurement import KernelSpec, Measurement
     from pydlbench.records.run import RunRecord
-    from pydlbench.records.specs import KernelSpec
     from pydlbench.records.step import StepSpec
     from pydlbench.runner.execute import Results
 

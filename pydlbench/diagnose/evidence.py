@@ -38,7 +38,7 @@ from pydlbench.runner.rows import empty_row
 from pydlbench.runner.session import Session
 from pydlbench.steps.run import run
 from pydlbench.timing.statistics import sum_known
-from pydlbench.units import percent
+from pydlbench.units import percent, some_names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -411,8 +411,8 @@ def _alone(stands: MappedCall) -> bool:
 
 # Shares of the time limit until which native layers are measured, and the step is broken down; what
 # is left is for experiments.
-_NATIVE_SHARE: Final = 0.3
-_BREAKDOWN_SHARE: Final = 0.6
+_NATIVE_SHARE: Final = 0.4
+_BREAKDOWN_SHARE: Final = 0.7
 _NO_TIME: Final = "there was no time left; --minutes gives more"
 
 
@@ -463,9 +463,12 @@ def observe(
         estimate=estimate(wanted, rows),
         native=native_sum(wanted, rows),
     )
+    lacking = seen.estimate.missing
+    names = [f"{row['layer']} {row['pass']}" for row in lacking]
+    reasons = group_by(range(len(names)), lambda place: str(lacking[place]["reason"]))
     notes = [
-        f"no native row: {row['layer']} {row['pass']}: {row['reason']}"
-        for row in seen.estimate.missing
+        f"no native row: {some_names([names[place] for place in same])}: {reason}"
+        for reason, same in reasons.items()
     ]
     if model is None:
         notes.append(capabilities.declaration(spec.framework).steps.limitation)

@@ -129,6 +129,8 @@ class RowProblem:
             self._prepare(runs)
             self._sample(runs)
             self._taken += 1
+            if self._taken == 1 < self._repetitions:
+                self._keep_choices(runs)
             self._end_early(runs)
             going = [run for run in self._runs if run.row is None and not run.ended]
             if self._taken >= self._repetitions or not going:
@@ -158,6 +160,16 @@ class RowProblem:
                 subject.samples = None
                 self._study.table.forget(subject)
             run.rival = None
+
+    def _keep_choices(self, runs: Sequence[BackendRun]) -> None:
+        """Store the kernels of a search, so that a run that ends early need not search again."""
+        stored = self._kernels.stored
+        for run in runs:
+            facts, rival = run.usual.facts, run.rival.variant if run.rival else None
+            verified = facts is not None and facts.correct.status == "ok"
+            if verified and self._count(run) and stored.read(run.spec) is None:
+                samples = self._study.table.series(run.usual)
+                stored.write(run.spec, run.usual.variant, rival, samples)
 
     def _kept(self, run: BackendRun, row: Measurement) -> Measurement:
         """Store the fastest kernel for later runs; return the row, with a warning if needed."""

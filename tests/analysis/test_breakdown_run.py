@@ -6,7 +6,7 @@ import pytest
 from invented_gpu import MODEL, Gpu, GpuSession, Worker, convolution
 from invented_gpu import Kernel as Kernel_
 
-from pydlbench.analysis.breakdown_run import break_down_step
+from pydlbench.analysis.breakdown_run import break_down_step, broken_down
 from pydlbench.analysis.call_times import (
     CACHES,
     LAUNCH_GAPS,
@@ -17,6 +17,7 @@ from pydlbench.analysis.subjects import ReadyCalls, TracedStep, with_parts
 from pydlbench.backends.steps import requests
 from pydlbench.backends.steps.device import IDLE_BETWEEN, IDLE_IN_CALLS
 from pydlbench.errors import UnsupportedError, WorkerError
+from pydlbench.records.breakdown import NOT_MEASURED
 from pydlbench.records.step import StepSpec
 from pydlbench.records.trace import OperatorsFacts, RecordedCall
 from pydlbench.records.user_model import UserModelSpec
@@ -278,6 +279,61 @@ def test_a_traced_step_that_ends_its_process_by_itself_ends_the_breakdown(monkey
     step = StepSpec(model=MODEL, own=UserModelSpec(), framework="torch", device="cuda:0")
     with pytest.raises(WorkerError):
         break_down_step(step, session)
+
+
+STEP = StepSpec(model=MODEL, own=UserModelSpec(), framework="torch", device="cuda:0")
+
+
+def test_each_round_leaves_an_answer_whose_terms_add_up():
+    kept = []
+    answers = list(
+        broken_down(STEP, gpu_session(200e-6, 100e-6), keep=lambda *row: kept.append(row))
+    )
+    assert [answer.coarse for answer in answers] == 3 * [True] + 4 * [False]
+    assert [answer.measured.n for answer in answers] == [1, 2, 3, 4, 5, 6, 7]
+    for answer in answers:
+        assert sum(term.seconds for term in answer.terms) == pytest.approx(answer.measured.median)
+    coarse = answers[2]
+    assert (coarse.levels.native, coarse.levels.alone) == (None, None)
+    assert coarse.reasons["native"] == coarse.reasons["alone"]
+    assert coarse.levels.in_context.ci_low is not None
+    (rest,) = (term for term in coarse.terms if term.term == NOT_MEASURED)
+    assert rest.seconds == pytest.approx(300e-6, rel=0.1)
+    assert any(coarse.reasons["alone"] in text for text in coarse.not_measured)
+    assert len(kept) == 2
+
+
+def test_native_rows_that_are_known_are_not_measured_again():
+    rows = {}
+    list(broken_down(STEP, gpu_session(200e-6, 100e-6), keep=rows.__setitem__))
+    session = gpu_session(200e-6, 100e-6)
+    session.measure = None
+    *_, found = broken_down(STEP, session, known=rows.get)
+    assert found.levels.native.median == pytest.approx(4e-6)
+
+
+@pytest.mark.parametrize(("deaths", "rounds"), [(1, 6), (2, 3)])
+def test_a_lost_process_costs_a_round_and_a_second_one_the_rest(monkeypatch, deaths, rounds):
+    session = gpu_session(200e-6, 100e-6)
+    build, steps = Worker.build, []
+
+    def dead(_request):
+        raise WorkerError("was killed by SIGKILL")
+
+    def building(worker, operation, facts, **words):
+        kernel = build(worker, operation, facts, **words)
+        if operation is requests.request_step:
+            steps.append(kernel)
+            # The first is the traced one; the others are new in each round.
+            if 4 < len(steps) <= 4 + deaths:
+                kernel.sample = dead
+        return kernel
+
+    monkeypatch.setattr(Worker, "build", building)
+    found = break_down_step(STEP, session)
+    assert found.measured.n == rounds
+    assert sum(term.seconds for term in found.terms) == pytest.approx(found.measured.median)
+    assert any("SIGKILL" in text for text in (*found.notes, *found.not_measured))
 
 
 @pytest.mark.parametrize("feed", ["resident", "host"])

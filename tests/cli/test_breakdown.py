@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import signal
 from unittest.mock import patch
 
 import msgspec
@@ -127,6 +128,31 @@ def run(words, session, measure=invented):
 @pytest.fixture
 def session(run_record):
     return InventedSession(run_record)
+
+
+@pytest.mark.parametrize(
+    ("words", "number", "code"), [((), signal.SIGINT, 130), (("--minutes", "9"), signal.SIGALRM, 0)]
+)
+def test_an_interrupted_breakdown_is_printed_and_kept(
+    session, tmp_path, capsys, words, number, code
+):
+    path = tmp_path / "breakdown.json"
+
+    def interrupted(*arguments, **settings):
+        yield invented(*arguments, **settings)
+        signal.raise_signal(number)
+
+    given = ("mnist", "--batch", "4", "--framework", "torch", "--json", str(path), *words)
+    with patch("pydlbench.analysis.breakdown_run.broken_down", interrupted):
+        assert command.run(parse(*given), session.open) == code
+    out, err = capsys.readouterr()
+    assert says(out, "40.00 ms", "6 processes")
+    assert says(err, "0 of 1", "1 more in part")
+    assert json.loads(path.read_text())["interrupted"]
+    with Store.open(readonly=True) as store:
+        info = store.find("last")
+        (entry,) = store.entries(info.id)
+    assert (info.status, entry.document["interrupted"]) == ("interrupted", True)
 
 
 def test_a_breakdown_is_printed_kept_and_shown_again(session, tmp_path, capsys):

@@ -303,7 +303,8 @@ def test_kernels_of_sums_are_measured_once(store_path, case, measurement):
         kind: ClassVar[str] = "sum"
 
         def measure(self, session, view):
-            rows = yield from kernels(self, [case], session, view)
+            rows = {}
+            yield from kernels(self, [case], session, view, rows)
             yield Result("estimate", {"name": "sum", "count": len(rows)}, self.rows[0])
 
     class Kernels(Machine):

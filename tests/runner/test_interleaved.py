@@ -118,6 +118,8 @@ class Host:
         self.at_once = []
         self.stored = self
         self.found = []
+        # Whether earlier runs have stored the kernels.
+        self.known = True
 
     def threads(self, _case):
         return 2
@@ -137,6 +139,9 @@ class Host:
 
     def known_size(self, *_):
         return None
+
+    def read(self, _case):
+        return self.known
 
     def write(self, case, variant, rival, samples):
         self.found.append((case.backend, variant, rival, samples.median))
@@ -472,9 +477,12 @@ def test_the_interval_of_a_ratio_is_that_of_the_visits():
 
 
 def test_whenever_it_is_interrupted_there_are_rows_of_what_there_is():
-    problem = RowProblem(Host(native=Invented()), CASES[:1], 6)
+    host = Host(native=Invented())
+    host.known = None
+    problem = RowProblem(host, CASES[:1], 6)
     for visits in range(1, 6):
         problem.repeat()
+        assert len(host.found) == 1  # the kernel that the first one has chosen
         ((_, row),) = problem.results
         assert (problem.finished, row.complete, row.time.repetitions) == (False, False, visits)
         assert row.stop_reason.startswith(f"{visits} of 6 repetitions made")
