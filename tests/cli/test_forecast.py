@@ -152,7 +152,8 @@ def test_a_model_of_ones_own_is_forecast_in_torch(session, tmp_path, monkeypatch
     assert run(words, session) == 0
     out = capsys.readouterr().out
     head = ("my_model.py:build", "width=3", "batch 4", "training", "input 4x8", "sgd", "eager")
-    assert says(out.splitlines()[0], *head)
+    assert says(out.splitlines()[0], "makes up 92 % of the forecast")
+    assert says(out, *head)
     assert says(out, "the step was not timed", "note: loss: invented")
     assert "nchw" not in out
     assert main(["runs", "show", "last"]) == 0
