@@ -145,8 +145,9 @@ def test_default_is_both_frameworks_forward_checked(session, capsys):
     assert session.checks == [True]
     assert session.opened == [{"budget_s": 10.0, "repetitions": 4, "threads": None, "seed": 0}]
     out, err = capsys.readouterr()
-    assert says(out.splitlines()[0], "mnist", "batch 64", "forward", "fp32", "nhwc")
-    assert "torch 1.0" in out.splitlines()[1]
+    assert says(out.splitlines()[0], "torch eager is fastest", "100 ms per step")
+    assert says(out, "mnist", "batch 64", "forward", "fp32", "nhwc")
+    assert "torch 1.0" in out
     assert says(err, "20300102-030405-abcd", "pydlbench runs show abcd")
     assert err.count("\n") == 1
     with Store.open(readonly=True) as store:
@@ -351,7 +352,8 @@ def test_a_model_of_ones_own_runs_in_torch_as_it_was_asked_for(own, session, cap
         "evaluation mode",
         "Net, 20 parameters",
     )
-    assert says(out.splitlines()[0], *head)
+    assert says(out.splitlines()[0], "torch eager takes 100 ms per step")
+    assert says(out, *head)
     assert "nhwc" not in out
     with Store.open(readonly=True) as store:
         (entry,) = store.entries("20300102-030405-abcd")
