@@ -31,7 +31,6 @@ from pydlbench.timing.statistics import sum_known
 from pydlbench.traces import kernel_names, timeline
 from pydlbench.traces.recorded import RecordedTrace
 from pydlbench.traces.timeline import Activity, StepTimeline
-from pydlbench.units import percent, quantity
 
 #: Categories by the kinds of meanings; other kinds are categories themselves.
 _CATEGORIES: Final = {
@@ -261,20 +260,8 @@ def ledger_of(
         rank=recorded.rank,
         world_size=recorded.world_size,
         collectives=_collectives(recorded),
-        notes=(*recorded.notes, *_contradictions(calls, kernel_s)),
+        notes=recorded.notes,
     )
-
-
-def _contradictions(calls: Sequence[LedgerCall], kernel_s: float) -> Iterable[str]:
-    """Yield the note on calls that took less than their limit."""
-    below = [call for call in calls if call.contradiction]
-    if below and kernel_s:
-        share = percent(sum(call.device_s or 0.0 for call in below) / kernel_s)
-        why = ", ".join(dict.fromkeys(call.contradiction or "" for call in below))
-        yield (
-            f"{quantity(len(below), 'row')} of calls ({share} of the kernels' time) took less than "
-            f"the limit, which cannot be: {why}"
-        )
 
 
 def _without_rounding(difference: float, of: float) -> float:

@@ -118,8 +118,8 @@ class LedgerCall(LedgerRow, frozen=True, kw_only=True):
     contradiction: Annotated[
         str | None,
         shown(
-            "below its limit",
-            lambda why: why or "",
+            "below limit",
+            lambda why: "yes" if why else "",
             right=False,
             when=lambda rows: any(row.contradiction for row in rows),
         ),

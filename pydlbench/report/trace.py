@@ -95,7 +95,8 @@ def trace_report(ledger: StepLedger, *, everything: bool = False) -> list[Block]
     blocks.append(
         _table(
             _with_short_modules(calls),
-            "operator module direction shapes count device_s share limit_s best_s kernels",
+            "operator module direction shapes count device_s share limit_s contradiction best_s "
+            "kernels",
             busy_s,
         )
     )
@@ -113,7 +114,9 @@ def conclusion(ledger: StepLedger) -> str:
     if line is None or ledger.step_s is None:
         return "The recording has no times: its calls are listed by their limits."
     if dominant is None:
-        return "Nothing of this step lies above its limit."
+        wrong = any(call.contradiction for call in ledger.calls)
+        but = ", but calls took less than theirs: look at the card (--on) and the shapes" * wrong
+        return f"Nothing of this step lies above its limit{but}."
     step, seconds = format_seconds(ledger.step_s), format_seconds(dominant.seconds)
     if dominant.kind == "idle":
         share = percent(dominant.seconds / ledger.step_s)
@@ -232,32 +235,40 @@ def _heading(ledger: StepLedger) -> list[str]:
         device = f"{device} ({ledger.card})"
     items = [ledger.file, ledger.source, device, quantity(ledger.steps, "step")]
     if ledger.step_s is not None:
-        spread = ""
-        if ledger.steps > 1 and ledger.step_low_s is not None and ledger.step_high_s is not None:
-            low, high = format_seconds(ledger.step_low_s), format_seconds(ledger.step_high_s)
-            spread = f" ({low} .. {high})"
+        low, high = (
+            format_seconds(each or 0.0) for each in (ledger.step_low_s, ledger.step_high_s)
+        )
+        spread = f" ({low} .. {high})" if ledger.steps > 1 else ""
         items.append(f"{format_seconds(ledger.step_s)}{spread} each")
     if ledger.host_step_s is not None:
         items.append(f"host {format_seconds(ledger.host_step_s)}")
-    lines = ["  ".join(items)]
+    return ["  ".join(items), *_time_line(ledger)]
+
+
+def _time_line(ledger: StepLedger) -> list[str]:
+    """Return the line of the limit and of the device's times; none of a file without times."""
     line = ledger.device_time
-    if line is not None:
-        parts = []
-        if ledger.limit_s is not None:
-            limited = ledger.limited_share or 0.0
-            of = "" if limited > MIN_LIMITED_SHARE else f" of {percent(limited)} of the kernels"
-            parts.append(f"limit {format_seconds(ledger.limit_s)}{of}")
-        parts += [f"busy {format_seconds(line.busy_s)}", f"idle {format_seconds(line.idle_s)}"]
-        if line.overlapped_s > 0:
-            parts.append(f"overlapped {format_seconds(line.overlapped_s)}")
-        if line.exposed_copy_s > 0:
-            parts.append(f"exposed copies {format_seconds(line.exposed_copy_s)}")
-        if line.exposed_communication_s > 0:
-            exposed = format_seconds(line.exposed_communication_s)
-            parts.append(f"exposed communication {exposed}")
-        parts.append(f"unattributed {format_seconds(ledger.unattributed_s)}")
-        lines.append("  ".join(parts))
-    return lines
+    if line is None:
+        return []
+    parts = []
+    if ledger.limit_s is not None:
+        limited = ledger.limited_share or 0.0
+        of = "" if limited > MIN_LIMITED_SHARE else f" of {percent(limited)} of the kernels"
+        parts.append(f"limit {format_seconds(ledger.limit_s)}{of}")
+    if below_s := sum(call.seconds for call in ledger.calls if call.contradiction):
+        parts.append(f"{percent(below_s / line.kernel_s)} of the kernels below their limit")
+    always = {"busy": line.busy_s, "idle": line.idle_s}
+    others = {
+        "overlapped": line.overlapped_s,
+        "exposed copies": line.exposed_copy_s,
+        "exposed communication": line.exposed_communication_s,
+    }
+    times = {
+        **always,
+        **{name: seconds for name, seconds in others.items() if seconds > 0},
+        "unattributed": ledger.unattributed_s,
+    }
+    return ["  ".join([*parts, *(f"{name} {format_seconds(times[name])}" for name in times)])]
 
 
 def _of_busy(columns: list[Column[Row]], busy_s: float | None) -> list[Column[Row]]:
@@ -316,6 +327,10 @@ def _rest(ledger: StepLedger, calls: int, modules: int) -> list[str]:
         )
     elif ledger.limits_of is not None:
         lines.append(f"limits: measured peaks of {ledger.limits_of}")
+    whys = [call.contradiction for call in ledger.calls if call.contradiction]
+    if whys:
+        rows = f"{quantity(len(whys), 'row')} of calls took less than the limit"
+        lines.append(f"{rows}, which cannot be: {', '.join(dict.fromkeys(whys))}")
     return [*lines, *ledger.notes]
 
 

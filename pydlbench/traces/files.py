@@ -78,7 +78,7 @@ def read(name: str) -> RecordedTrace:
 
 
 def read_captures(name: str) -> tuple[tuple[pytorch.CapturedLaunch, ...], ...]:
-    """Return what was put into each graph that was captured in a profile.
+    """Return the launches in each graph that was captured in a profile.
 
     Args:
         name: of the file; ``.gz`` or not.

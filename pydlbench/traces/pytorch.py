@@ -109,7 +109,7 @@ class CapturedLaunch(NamedTuple):
 def captured_launches(
     name: str, events: Sequence[ChromeEvent]
 ) -> tuple[tuple[CapturedLaunch, ...], ...]:
-    """Return what was enqueued in each capture of a graph, in order.
+    """Return the launches in each capture of a graph, in order.
 
     Args:
         name: of the file, for messages.
@@ -257,7 +257,14 @@ class _Profile:
             events=events,
             roots=roots,
             visited={each.event.place: each for each in visit(roots)},
-            device_events=[event for event in events if event.cat.lower() in _DEVICE],
+            # An event that is in the file twice was executed once.
+            device_events=list(
+                {
+                    (e.ts, e.dur, e.pid, e.tid, e.name, e.noted.correlation): e
+                    for e in events
+                    if e.cat.lower() in _DEVICE
+                }.values()
+            ),
             begin=min((event.ts for event in events), default=0.0),
             listed=_common_type(events),
         )

@@ -29,7 +29,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Final
 
-# Of <linux/prctl.h>: children whose parent has ended become children of this process.
+# From <linux/prctl.h>: children whose parent has ended become children of this process.
 _SET_CHILD_SUBREAPER: Final = 36
 _MAX_SETUP_BYTES: Final = 1 << 16
 _POLL_S: Final = 1e-3

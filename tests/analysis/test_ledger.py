@@ -110,7 +110,6 @@ def test_float32_products_faster_than_the_cuda_cores_ran_on_tensor_cores(ledger)
 def test_a_time_below_the_limit_is_a_contradiction(ledger, dur, contradicts):
     found = ledger(launched("aten::add", "a", 0, 100, dur, 1, **ADD))
     assert (found.calls[0].contradiction is not None) is contradicts
-    assert any("less than the limit" in note for note in found.notes) is contradicts
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ def two_products(pause):
     ("events", "shown", "hidden"),
     [
         (two_products(300), "of busy", "mark the steps"),
+        (launched("aten::mm", "g", 0, 100, 0.01, 1, **MM), "100 % of the kernels below", "Next"),
         (two_products(100), "2 kernels", "of busy"),
         (two_products(9000), "mark the steps", "graph"),
         ([step(1, 0, 9500), *two_products(9000)], "graph", "mark the steps"),
