@@ -10,11 +10,13 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from pydlbench.backends.base import KernelFacts
+from pydlbench.backends.steps import requests
 from pydlbench.diagnose.evidence import Observations
 from pydlbench.errors import PrimitiveError
 from pydlbench.records.diagnosis import ALL, Cause, Saving
 from pydlbench.records.measurement import KernelSpec, Measurement
 from pydlbench.records.step import StepFacts, StepPreparation, StepSpec
+from pydlbench.records.trace import OperatorsFacts
 from pydlbench.runner.session import Session
 from pydlbench.steps.run import prepare_step, step_policy
 from pydlbench.study.estimate import Estimate, contrast
@@ -98,7 +100,25 @@ class AgainstNative:
         return f"the fastest native kernel for {name} {self.spec.pass_}"
 
 
-Experiment: TypeAlias = StepChange | LayerChange | AgainstNative
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallChange:
+    """Times a recorded call alone and the same call on other operands, in alternation.
+
+    Attributes:
+        what: the change, in words that follow "with".
+        signature: signature of the call.
+        changed: signature of the call on the other operands.
+        count: number of such calls in the step.
+    """
+
+    what: str
+    signature: str
+    changed: str
+    count: int = 1
+    images: int = 1
+
+
+Experiment: TypeAlias = StepChange | LayerChange | AgainstNative | CallChange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,7 +230,7 @@ def saving_of(
 
 def how_compared(
     subject: str,
-    experiment: StepChange | LayerChange,
+    experiment: StepChange | LayerChange | CallChange,
     ratio: Estimate,
     base_s: float,
     batch: int,
@@ -366,6 +386,8 @@ def try_out(experiment: Experiment, seen: Observations, session: Session) -> Sav
         return _of_step(experiment, seen, session)
     if isinstance(experiment, LayerChange):
         return _of_layer(experiment, seen.step_s, session)
+    if isinstance(experiment, CallChange):
+        return _of_call(experiment, seen, session)
     return saving_against_native(experiment, seen.step_s, session)
 
 
@@ -428,3 +450,21 @@ def _of_layer(experiment: LayerChange, step_s: float, session: Session) -> Savin
     return saving_of(
         *(ratio, base, step_s, "layer", how), images=experiment.images, count=experiment.count
     )
+
+
+def _of_call(experiment: CallChange, seen: Observations, session: Session) -> Saving:
+    worker = session.worker(seen.spec.framework, seen.spec.device, warm=True)
+    spec = msgspec.structs.replace(seen.spec, feed="resident").to_dict()
+    kernels: list[RemoteKernel[OperatorsFacts]] = []
+    with releasing(kernels):
+        for signature in (experiment.signature, experiment.changed):
+            kernel = worker.build(
+                requests.request_calls, OperatorsFacts, spec=spec, signatures=[signature]
+            )
+            kernels.append(kernel)
+            if reason := kernel.facts.refused.get(signature):
+                raise PrimitiveError(reason)
+        policies = [Policy(budget_s=session.options.budget_s)] * 2
+        ratio, base = in_turn(kernels, policies, session.options.seed)
+    how = how_compared("the call alone", experiment, ratio, base, seen.plan.batch)
+    return saving_of(*(ratio, base, seen.step_s, "layer", how), count=experiment.count)

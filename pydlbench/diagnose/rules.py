@@ -6,7 +6,9 @@ could not save enough.
 
 from __future__ import annotations
 
+import functools
 import math
+import re
 import shlex
 from collections.abc import Iterator
 from typing import Any, Final
@@ -22,7 +24,14 @@ from pydlbench.analysis.experiments import (
     RETURNED_MEMORY,
 )
 from pydlbench.backends.steps.device import IDLE_BETWEEN, IDLE_IN_CALLS
-from pydlbench.diagnose.ablation import AgainstNative, Hypothesis, LayerChange, StepChange
+from pydlbench.calls.value import Value
+from pydlbench.diagnose.ablation import (
+    AgainstNative,
+    CallChange,
+    Hypothesis,
+    LayerChange,
+    StepChange,
+)
 from pydlbench.diagnose.evidence import Excess, Observations, like, part_of
 from pydlbench.grouping import group_by, sum_by
 from pydlbench.models.passes import LOSS
@@ -566,6 +575,63 @@ def _fused_optimizer(seen: Observations) -> Iterator[Hypothesis]:
         part="optimizer",
         most_s=seconds,
     )
+
+
+# -----------------------------------------------------------------------------
+# Operands that are not contiguous, which a product or an attention copies or reads in strides.
+
+_TENSOR: Final = re.compile(r"(\w+)\[([\d, ]+)\]\(([\d, ]+)(?:, at=\d+)?(?:, of=\d+)?\)")
+
+
+def find_strides(seen: Observations) -> Iterator[Hypothesis]:
+    """Yield products and attentions of a user's model on contiguous operands."""
+    if seen.spec.own is None or not seen.framework.makes_calls or seen.spec.mode != "eager":
+        return
+    for calls in seen.calls("layer"):
+        (signature, *others), seconds = calls.signatures or ("",), calls.alone_s or 0.0
+        mapped = seen.mapped.get((signature, calls.direction))
+        if others or mapped is None or mapped.meaning.kind not in ("product", "attention"):
+            continue
+        dense = functools.partial(_dense, swaps=mapped.meaning.kind == "product")
+        changed = _TENSOR.sub(dense, signature)
+        if changed == signature or not seen.matters(seconds):
+            continue
+        yield Hypothesis(
+            problem="operands that are not contiguous",
+            symptom=f"{calls.operator} of {calls.module} reads operands in strides, and takes "
+            f"{format_seconds(seconds)} ({seen.share(seconds)})",
+            evidence=seen.called(calls.module),
+            cause="a kernel copies such operands first, or reads them with jumps; the layer that "
+            "makes them can write them in the order in which they are read",
+            experiment=CallChange(
+                what="contiguous operands", signature=signature, changed=changed, count=calls.count
+            ),
+            next=again(seen.spec, "breakdown"),
+            where=f"{calls.module} {calls.direction}",
+            part=part_of(calls.module, calls.direction),
+            most_s=seconds,
+        )
+
+
+def _dense(match: re.Match[str], *, swaps: bool) -> str:
+    """Return a tensor of a signature with contiguous strides; unchanged if it is contiguous.
+
+    Args:
+        match: type, shape and strides.
+        swaps: whether the last two dimensions may be swapped, as BLAS takes transposed operands.
+    """
+    shape, strides = ([int(word) for word in match[group].split(", ")] for group in (2, 3))
+    dense = Value.dense(match[1], shape)
+    orders = [dense.strides]
+    if swaps and len(shape) > 1:
+        *outer, rows, columns = shape
+        orders.append(Value.dense(match[1], [*outer, columns, rows]).strides)
+        orders[1] = (*orders[1][:-2], orders[1][-1], orders[1][-2])
+    given = [stride for size, stride in zip(shape, strides, strict=True) if size > 1]
+    for order in orders:
+        if given == [stride for size, stride in zip(shape, order, strict=True) if size > 1]:
+            return match[0]
+    return f"{match[1]}[{match[2]}]({', '.join(map(str, dense.strides))})"
 
 
 # -----------------------------------------------------------------------------

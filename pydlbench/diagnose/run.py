@@ -35,6 +35,7 @@ from pydlbench.diagnose.rules import (
     find_operators,
     find_optimizer,
     find_roofs,
+    find_strides,
     find_unused_rows,
 )
 from pydlbench.errors import PydlbenchError, UnsupportedError
@@ -53,6 +54,7 @@ RULES: Final[tuple[Callable[[Observations], Iterator[Hypothesis]], ...]] = (
     find_operators,
     find_channels,
     find_copies,
+    find_strides,
     find_roofs,
     find_dispatch,
     find_fusion,

@@ -91,8 +91,8 @@ def what(run: RunRecord, diagnosis: Diagnosis) -> list[str]:
 
 def _beside(diagnosis: Diagnosis) -> str:
     """Return the range of the unchanged step's time beside the experiments, if there was one."""
-    savings = [finding.saving for finding in diagnosis.findings]
-    times = [saving.step_s for saving in savings if saving.subject == "step"]
+    measured = [finding.saving for finding in diagnosis.findings]
+    times = [saving.step_s for saving in measured if saving.subject == "step"]
     if not times:
         return ""
     low, high = format_seconds(min(times)), format_seconds(max(times))

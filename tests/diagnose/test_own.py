@@ -11,13 +11,14 @@ from invented_evidence import row
 from planted_world import summary
 
 from pydlbench.analysis.mapped import map_calls
+from pydlbench.backends import capabilities
 from pydlbench.diagnose import evidence, rules
 from pydlbench.diagnose.ablation import AgainstNative, LayerChange, StepChange
 from pydlbench.diagnose.run import suspect
 from pydlbench.errors import PrimitiveError
 from pydlbench.records.breakdown import BrokenDownCall
 from pydlbench.records.step import StepRecord, StepSpec
-from pydlbench.records.trace import RecordedCall
+from pydlbench.records.trace import RecordedCall, operator_of
 from pydlbench.records.user_model import UserModelSpec
 
 CASE = StepSpec(
@@ -208,6 +209,49 @@ def test_sparse_gradients_are_tried_where_a_step_uses_few_rows_of_a_table(
     )
     found = [dict(each.experiment.changes)["own"] for each in rules.find_unused_rows(seen)]
     assert [own.optimizer for own in found] == ([proposed] if proposed else [])
+
+
+ATTENTION = "aten._scaled_dot_product_flash_attention_for_cpu.default"
+
+
+@pytest.mark.parametrize(
+    ("signature", "changed"),
+    [
+        (  # heads that are a view of (batch, positions, heads, size)
+            f"{ATTENTION}({', '.join(['float32[2, 8, 16, 4](512, 4, 32, 1)'] * 3)})",
+            f"{ATTENTION}({', '.join(['float32[2, 8, 16, 4](512, 64, 4, 1)'] * 3)})",
+        ),
+        (f"{ATTENTION}({', '.join(['float32[2, 8, 16, 4](512, 64, 4, 1)'] * 3)})", None),
+        (
+            "aten.bmm.default(float32[2, 3, 4](4, 8, 1), float32[2, 4, 5](20, 1, 4))",
+            "aten.bmm.default(float32[2, 3, 4](12, 4, 1), float32[2, 4, 5](20, 1, 4))",
+        ),
+        ("aten.mm.default(float32[3, 4](1, 3), float32[4, 5](1, 4))", None),  # BLAS takes these
+    ],
+)
+def test_products_and_attentions_are_tried_on_contiguous_operands(signature, changed):
+    call = RecordedCall(signature=signature, operator=operator_of(signature), direction="forward")
+    timed = BrokenDownCall(
+        operator=call.operator,
+        module="heads",
+        direction="forward",
+        count=2,
+        in_context_s=CALL_S,
+        share=0.1,
+        alone_s=CALL_S,
+        signatures=(signature,),
+    )
+    seen = SimpleNamespace(
+        spec=msgspec.structs.replace(CASE, mode="eager"),
+        framework=capabilities.declaration("torch").steps,
+        calls=lambda _: [timed],
+        mapped=map_calls([call], "forward", "fp32", "cpu", None),
+        matters=lambda _: True,
+        share=str,
+        called=lambda _: (),
+    )
+    found = [(each.experiment.changed, each.experiment.count) for each in rules.find_strides(seen)]
+    assert found == ([(changed, 2)] if changed else [])
 
 
 def test_inputs_that_nobody_can_double_are_not(look):
