@@ -38,7 +38,7 @@ def diagnosis_report(run: RunRecord, diagnosis: Diagnosis) -> list[Block]:
     return [
         Headline([headline(diagnosis), *following]),
         Heading(what(run, diagnosis)),
-        *savings(diagnosis.findings),
+        *savings_figure(diagnosis.findings),
         *findings,
         Lines([OVERLAPS] if overlap else []),
         *(
@@ -53,7 +53,7 @@ def diagnosis_report(run: RunRecord, diagnosis: Diagnosis) -> list[Block]:
     ]
 
 
-def savings(findings: Sequence[Finding]) -> list[Figure]:
+def savings_figure(findings: Sequence[Finding]) -> list[Figure]:
     """Return the figure of what each finding saves, with its interval."""
     parts = []
     for number, finding in enumerate(findings, start=1):
