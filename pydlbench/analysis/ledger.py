@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -283,36 +283,41 @@ def _parts_of(
     for (_, loose), activities in calls.items():
         # Kernels without an operator are rows of their own, also those that one launch replayed.
         for own in [[each] for each in activities] if loose else [activities]:
-            first = own[0]
-            call, seconds = first.origin.call, sum(each.seconds for each in own)
-            if call is None:
-                limit = _limit_of_activity(first, limits)
-                yield _Part(
-                    activities=tuple(own),
-                    category=_category_of(first),
-                    limit=limit,
-                    meaning=None,
-                )
-                continue
-            meaning = _meaning(call)
-            kernels = [each.name for each in own]
-            if first.origin.moved is not None:
-                limit = limits.of_bytes(first.origin.moved, "")
-            elif limit_s is None:
-                limit = limits.of_call(meaning, kernels, seconds)
-            else:
-                known = limit_s(call)
-                why = meaning.flops_missing or "the machine's peaks do not tell it"
-                limit = CallLimit(known, None if known is not None else why)
-            if all(each.kind == timeline.COLLECTIVE for each in own):
-                limit = CallLimit(None, _NO_LINKS)
-            elif any("HtoD" in each.name or "DtoH" in each.name for each in own):
-                limit = CallLimit(None, _NO_HOST_LINK)
-            category = _CATEGORIES.get(meaning.kind, meaning.kind)
-            if category == "other" or first.kind == timeline.COLLECTIVE:
-                longest = max(own, key=lambda each: each.seconds)
-                category = _category_of(longest)
+            call = own[0].origin.call
+            meaning = _meaning(call) if call else None
+            category = _CATEGORIES.get(meaning.kind, meaning.kind) if meaning else "other"
+            if category == "other" or own[0].kind == timeline.COLLECTIVE:
+                category = _category_of(max(own, key=lambda each: each.seconds))
+            limit = _limit(own, meaning, limits, limit_s)
             yield _Part(activities=tuple(own), category=category, limit=limit, meaning=meaning)
+
+
+def _limit(
+    own: Sequence[Activity],
+    meaning: Meaning | None,
+    limits: CardLimits,
+    limit_s: Callable[[ProgramCall], float | None] | None,
+) -> CallLimit:
+    """Return the limit of the activities of one call, or of one that belongs to no call."""
+    origin = own[0].origin
+    if all(each.kind == timeline.COLLECTIVE for each in own):
+        return CallLimit(None, _NO_LINKS)
+    if any("HtoD" in each.name or "DtoH" in each.name for each in own):
+        return CallLimit(None, _NO_HOST_LINK)
+    if meaning is None or origin.call is None:
+        if own[0].kind == timeline.KERNEL:
+            return CallLimit(None, NO_OPERANDS)
+        times = 2 if own[0].kind == timeline.COPY else 1
+        moved = None if own[0].bytes is None else times * own[0].bytes
+        return limits.of_bytes(moved, "its bytes were not recorded")
+    if origin.moved is not None:
+        return limits.of_bytes(origin.moved, "")
+    if limit_s is None:
+        kernels = [each.name for each in own]
+        return limits.of_call(meaning, kernels, sum(each.seconds for each in own))
+    known = limit_s(origin.call)
+    why = meaning.flops_missing or "the machine's peaks do not tell it"
+    return CallLimit(known, None if known is not None else why)
 
 
 @functools.lru_cache(maxsize=1 << 14)
@@ -332,19 +337,6 @@ def _category_of(activity: Activity) -> str:
     return kernel_names.category_of(activity.name)
 
 
-def _limit_of_activity(activity: Activity, limits: CardLimits) -> CallLimit:
-    """Return the limit of a kernel, copy or fill that belongs to no operator."""
-    if activity.kind == timeline.COLLECTIVE:
-        return CallLimit(None, _NO_LINKS)
-    if activity.kind == timeline.KERNEL:
-        return CallLimit(None, NO_OPERANDS)
-    if "HtoD" in activity.name or "DtoH" in activity.name:
-        return CallLimit(None, _NO_HOST_LINK)
-    times = 2 if activity.kind == timeline.COPY else 1
-    moved = None if activity.bytes is None else times * activity.bytes
-    return limits.of_bytes(moved, "its bytes were not recorded")
-
-
 def _path_of(part: _Part) -> tuple[str, ...]:
     """Return the modules of a call; names of PyTorch's modules are parted at their dots."""
     return tuple(name for module in part.activities[0].origin.modules for name in module.split("."))
@@ -361,8 +353,6 @@ def _calls(
     rows = []
     groups = group_by(parts, lambda part: (*part.key, placed.get(id(part), "")))
     for (operator, direction, shapes, _, module), own in groups.items():
-        seconds = sum(part.seconds for part in own)
-        limited = [part for part in own if part.limit.seconds is not None]
         meanings = [part.meaning for part in own if part.meaning is not None]
         best = best_s(meanings[0], _precision(own[0])) if meanings else None
         flops = sum_known([_published_flops(meaning) for meaning in meanings]) if meanings else None
@@ -376,17 +366,13 @@ def _calls(
                 shapes=shapes,
                 kernel=_longest_kernel(own),
                 count=len(own) / steps,
-                kernels=sum(len(part.activities) for part in own) / steps,
-                device_s=seconds / steps,
-                share=seconds / steps / whole_s if whole_s else None,
                 flops=None if flops is None else flops / steps,
                 bytes=None if moved is None else moved / steps,
-                limit_s=_sum_of_limits(limited, steps),
-                unlimited_s=(seconds - sum(part.seconds for part in limited)) / steps,
+                **_sums(own, steps, whole_s),
                 limit_missing=next(
                     (part.limit.missing for part in own if part.limit.seconds is None), None
                 ),
-                contradiction=_contradiction(limited),
+                contradiction=_contradiction(own),
                 best_s=None if best is None else best * len(own) / steps,
             )
         )
@@ -408,8 +394,9 @@ def _precision(part: _Part) -> str:
 
 def _contradiction(parts: Sequence[_Part]) -> str | None:
     """Return why calls cannot be faster than their limit; None if they are not."""
-    limits = sum(part.limit.seconds or 0.0 for part in parts)
-    if not limits or limits <= _MAX_ABOVE * sum(part.seconds for part in parts):
+    limited = [part for part in parts if part.limit.seconds is not None]
+    limits = sum(part.limit.seconds or 0.0 for part in limited)
+    if not limits or limits <= _MAX_ABOVE * sum(part.seconds for part in limited):
         return None
     if any(part.limit.bound == "compute" for part in parts):
         return "the peak or the FLOPs are others"
@@ -431,8 +418,18 @@ def _published_flops(meaning: Meaning) -> int | None:
     return meaning.product_flops or meaning.flops
 
 
-def _sum_of_limits(parts: Sequence[_Part], steps: int) -> float | None:
-    return sum(part.limit.seconds or 0.0 for part in parts) / steps if parts else None
+def _sums(parts: Sequence[_Part], steps: int, whole_s: float) -> dict[str, Any]:
+    """Return the fields of a :class:`LedgerRow` of some parts."""
+    limited = [part for part in parts if part.limit.seconds is not None]
+    seconds = sum(part.seconds for part in parts) / steps
+    limit_s = sum(part.limit.seconds or 0.0 for part in limited) / steps if limited else None
+    return {
+        "device_s": seconds,
+        "share": seconds / whole_s if whole_s else None,
+        "limit_s": limit_s,
+        "unlimited_s": seconds - sum(part.seconds for part in limited) / steps,
+        "kernels": sum(len(part.activities) for part in parts) / steps,
+    }
 
 
 def _categories(
@@ -441,13 +438,12 @@ def _categories(
     rows = []
     for category, own in group_by(calls, key).items():
         times = [call.device_s for call in own if call.device_s is not None]
-        seconds = sum(times)
         limits = [call.limit_s for call in own if call.limit_s is not None]
         rows.append(
             LedgerCategory(
                 category=category,
-                device_s=seconds if times else None,
-                share=seconds / whole_s if whole_s else None,
+                device_s=sum(times) if times else None,
+                share=sum(times) / whole_s if whole_s else None,
                 limit_s=sum(limits) if limits else None,
                 unlimited_s=sum(call.unlimited_s for call in own),
                 kernels=sum(call.kernels for call in own),
@@ -455,7 +451,7 @@ def _categories(
         )
     if {row.category for row in rows} <= set(_DIRECTIONS):
         return tuple(sorted(rows, key=lambda row: _DIRECTIONS.index(row.category)))
-    return tuple(sorted(rows, key=lambda row: -(row.device_s or 0.0)))
+    return tuple(sorted(rows, key=lambda row: -row.seconds))
 
 
 # -----------------------------------------------------------------------------
@@ -475,24 +471,17 @@ def _with_paths(
 def _module_row(
     path: tuple[str, ...], module: RepeatedModule[_Part], steps: int, whole_s: float
 ) -> LedgerModule:
-    items = module.items
-    limited = [part for part in items if part.limit.seconds is not None]
-    seconds = sum(part.seconds for part in items) / steps
     each_s = [sum(part.seconds for part in own) / steps for own in module.instances]
-    operators = sum_by((part.operator, part.seconds / steps) for part in items)
+    operators = sum_by((part.operator, part.seconds) for part in module.items)
     slowest = sorted(operators, key=lambda name: -operators[name])[:_NAMED_CALLS]
     return LedgerModule(
         module="/".join(path),
         depth=len(path) - 1,
         repeats=module.repeats,
-        device_s=seconds,
-        share=seconds / whole_s if whole_s else None,
-        limit_s=_sum_of_limits(limited, steps),
-        unlimited_s=seconds - sum(part.seconds for part in limited) / steps,
-        kernels=sum(len(part.activities) for part in items) / steps,
         low_s=min(each_s),
         high_s=max(each_s),
         slowest=", ".join(slowest),
+        **_sums(module.items, steps, whole_s),
     )
 
 
@@ -501,24 +490,38 @@ def _module_row(
 
 
 def _device_time(recorded: RecordedTrace) -> tuple[DeviceTime | None, tuple[IdleTime, ...]]:
-    steps = recorded.timelines
+    """Return the time line of a step, and its idle time; of a CPU the time between its calls."""
     if not recorded.timed:
         return None, ()
-    if not recorded.on_gpu or recorded.host_times:
-        return _host_time(steps)
-    count = len(steps)
-    span_s, busy_s = sum(step.span_s for step in steps), sum(step.busy_s for step in steps)
+    steps, count = recorded.timelines, len(recorded.timelines)
+    span_s = sum(_length_s(step, recorded) for step in steps)
     kernel_s = sum(step.kernel_s for step in steps)
-    causes = sum_by(pair for step in steps for pair in step.idle().items())
+    busy_s, exposed = min(kernel_s, span_s), {timeline.COPY: 0.0, timeline.COLLECTIVE: 0.0}
+    causes = {timeline.BETWEEN_CALLS: span_s - busy_s}
+    if _is_on_device(recorded):
+        busy_s = sum(step.busy_s for step in steps)
+        causes = sum_by(pair for step in steps for pair in step.idle().items())
+        exposed = {kind: sum(step.exposed_s(kind) for step in steps) for kind in exposed}
+    idle_s = _without_rounding(span_s - busy_s, span_s)
+    rows = [
+        IdleTime(cause=cause, seconds=seconds / count)
+        for cause, seconds in causes.items()
+        if idle_s and seconds > ROUNDING * sum(causes.values())
+    ]
     return DeviceTime(
         span_s=span_s / count,
-        busy_s=busy_s / count,
-        idle_s=_without_rounding(span_s - busy_s, span_s) / count,
+        busy_s=(span_s - idle_s) / count,
+        idle_s=idle_s / count,
         kernel_s=kernel_s / count,
         overlapped_s=(kernel_s - busy_s) / count,
-        exposed_copy_s=sum(step.exposed_s(timeline.COPY) for step in steps) / count,
-        exposed_communication_s=sum(step.exposed_s(timeline.COLLECTIVE) for step in steps) / count,
-    ), _idle_rows(causes, count)
+        exposed_copy_s=exposed[timeline.COPY] / count,
+        exposed_communication_s=exposed[timeline.COLLECTIVE] / count,
+    ), tuple(sorted(rows, key=lambda row: -row.seconds))
+
+
+def _is_on_device(recorded: RecordedTrace) -> bool:
+    """Whether a recording has the time line of a device, and not only that of its host."""
+    return recorded.on_gpu and not recorded.host_times
 
 
 def _collectives(recorded: RecordedTrace) -> tuple[LedgerCollective, ...]:
@@ -556,41 +559,11 @@ def _timeline(step: StepTimeline, parts: Iterable[_Part]) -> dict[str, tuple[flo
     return {category: tuple(row) for category, row in rows.items()}
 
 
-def _host_time(steps: Sequence[StepTimeline]) -> tuple[DeviceTime, tuple[IdleTime, ...]]:
-    """Return the time line of a CPU, whose calls follow each other."""
-    count = len(steps)
-    kernel_s = sum(step.kernel_s for step in steps)
-    span_s = sum(map(_host_s, steps))
-    idle_s = max(0.0, _without_rounding(span_s - kernel_s, span_s))
-    return DeviceTime(
-        span_s=span_s / count,
-        busy_s=(span_s - idle_s) / count,
-        idle_s=idle_s / count,
-        kernel_s=kernel_s / count,
-        overlapped_s=(kernel_s - span_s + idle_s) / count,
-        exposed_copy_s=0.0,
-        exposed_communication_s=0.0,
-    ), _idle_rows({timeline.BETWEEN_CALLS: idle_s}, count)
-
-
-def _host_s(step: StepTimeline) -> float:
-    """Return the time of a step on the host; of its calls if nobody noted it."""
-    return step.kernel_s if step.host_s is None else step.host_s
-
-
 def _length_s(step: StepTimeline, recorded: RecordedTrace) -> float:
-    """Return the time of a step, on the device where there is one."""
-    on_device = recorded.on_gpu and not recorded.host_times
-    return step.span_s if on_device else _host_s(step)
-
-
-def _idle_rows(causes: dict[str, float], steps: int) -> tuple[IdleTime, ...]:
-    rows = [
-        IdleTime(cause=cause, seconds=seconds / steps)
-        for cause, seconds in causes.items()
-        if seconds > ROUNDING * sum(causes.values())
-    ]
-    return tuple(sorted(rows, key=lambda row: -row.seconds))
+    """Return the time of a step, on the device or the host; of its calls if nobody noted it."""
+    if _is_on_device(recorded):
+        return step.span_s
+    return step.kernel_s if step.host_s is None else step.host_s
 
 
 def _dominant(

@@ -83,14 +83,10 @@ def _row(a: Sequence[LedgerCall], b: Sequence[LedgerCall], why: str) -> LedgerDi
         module=call.module,
         direction=call.direction,
         shapes=call.shapes,
-        a_s=_seconds(a),
-        b_s=_seconds(b),
+        a_s=sum(call.seconds for call in a),
+        b_s=sum(call.seconds for call in b),
         why=why or _reason(a, b),
     )
-
-
-def _seconds(calls: Sequence[LedgerCall]) -> float:
-    return sum(call.device_s or 0.0 for call in calls)
 
 
 def _reason(a: Sequence[LedgerCall], b: Sequence[LedgerCall]) -> str:
@@ -100,8 +96,8 @@ def _reason(a: Sequence[LedgerCall], b: Sequence[LedgerCall]) -> str:
         return "other count"
     if {call.kernel for call in a} != {call.kernel for call in b}:
         return "other kernel"
-    longest = max(_seconds(a), _seconds(b))
-    return "other speed" if abs(_seconds(a) - _seconds(b)) > SAME_SHARE * longest else "same"
+    a_s, b_s = (sum(call.seconds for call in calls) for calls in (a, b))
+    return "other speed" if abs(a_s - b_s) > SAME_SHARE * max(a_s, b_s) else "same"
 
 
 def _of_time_lines(a: DeviceTime, b: DeviceTime) -> list[LedgerDifference]:

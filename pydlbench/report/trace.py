@@ -52,6 +52,17 @@ _MARK_STEPS: Final = (
     "all of it counts as one step."
 )
 
+#: Exposed parts of a step, each with what to do.
+_EXPOSED: Final = {
+    "copy": (
+        "Copies are",
+        "no kernel runs beside them. Next: copy less, or ahead (pinned memory, non_blocking=True).",
+    ),
+    "communication": (
+        "Communication is",
+        "no kernel runs beside it. Next: overlap it with the backward pass, or send less.",
+    ),
+}
 _REMEDIES: Final = {
     "element-wise": "a fused step (torch.compile) reads and writes each tensor once",
     "data movement": "avoid the copies: keep one layout and type, and operands contiguous",
@@ -127,28 +138,20 @@ def conclusion(ledger: StepLedger) -> str:
             UNMARKED_IDLE_SHARE * ledger.step_s
         )
         return f"{what}: {cause}. {_MARK_STEPS if unmarked else _idle_remedy(largest.cause)}"
-    if dominant.kind == "copy":
+    if dominant.kind in _EXPOSED:
+        what, remedy = _EXPOSED[dominant.kind]
         share = percent(dominant.seconds / ledger.step_s)
-        return (
-            f"Copies are exposed for {seconds} of the {step} of a step ({share}): no kernel runs "
-            "beside them. Next: copy ahead from pinned memory (non_blocking=True), or copy less."
-        )
-    if dominant.kind == "communication":
-        share = percent(dominant.seconds / ledger.step_s)
-        return (
-            f"Communication is exposed for {seconds} of the {step} of a step ({share}): no kernel "
-            "runs beside it. Overlap it with the backward pass, or send less."
-        )
+        return f"{what} exposed for {seconds} of the {step} of a step ({share}): {remedy}"
     category = next(row for row in ledger.categories if row.category == dominant.name)
     calls = [call for call in ledger.calls if call.category == dominant.name]
-    kernels = quantity(category.kernels, "kernel")
+    name, kernels = dominant.name.capitalize(), quantity(category.kernels, "kernel")
     if category.device_s and category.kernels:
         kernels += f", {format_seconds(category.device_s / category.kernels)} each"
     where = _places(ledger, calls)
     if category.limit_s is None or category.unlimited_s > category.above_limit_s:
         share = percent(dominant.seconds / ledger.step_s)
         return (
-            f"{_capital(dominant.name)} kernels take {seconds} of the {step} of a step ({share}): "
+            f"{name} kernels take {seconds} of the {step} of a step ({share}): "
             f"{kernels}{where}. No limit is known for {format_seconds(category.unlimited_s)} of it"
             f"{_limit_remedy(ledger, calls)}."
         )
@@ -156,7 +159,7 @@ def conclusion(ledger: StepLedger) -> str:
     remedy = _REMEDIES.get(dominant.name, "")
     limit = f"their limit is {format_seconds(category.limit_s)}"
     return (
-        f"{_capital(dominant.name)} kernels take {seconds} of the {format_seconds(whole)} that lie "
+        f"{name} kernels take {seconds} of the {format_seconds(whole)} that lie "
         f"between this step and its limit: {kernels}{where}; {limit}"
         f"{f'. Next: {remedy}' if remedy else ''}."
     )
@@ -198,10 +201,6 @@ def _missing_limits(calls: Sequence[LedgerCall]) -> dict[str, tuple[float, list[
             new = [name] if name and name not in names else []
             missing[kind] = (seconds + call.unlimited_s, [*names, *new])
     return missing
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 def _idle_remedy(cause: str) -> str:

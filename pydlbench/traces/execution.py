@@ -14,7 +14,7 @@ import msgspec
 from pydlbench.calls.value import bytes_of_type
 from pydlbench.errors import UsageError
 from pydlbench.records.trace import ProgramCall
-from pydlbench.traces.outermost import OperatorEvent, calls_of
+from pydlbench.traces.outermost import OperatorEvent, visit
 from pydlbench.traces.recorded import RecordedTrace
 from pydlbench.traces.timeline import sequence_of_calls
 from pydlbench.traces.torch_calls import DTYPES, read_schema, tensor, write_signature
@@ -98,8 +98,8 @@ def read(name: str, nodes: Sequence[ExecutionNode]) -> RecordedTrace:
         (caller.inner if caller and known else roots).append(events[node.id])
     calls = [
         _call_of(nodes[call.event.place], call.direction)
-        for call in calls_of(roots)
-        if call.event.is_call
+        for call in visit(roots)
+        if call.call is call.event and call.event.is_call
     ]
     if not calls:
         raise UsageError(

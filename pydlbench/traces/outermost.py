@@ -253,19 +253,6 @@ def is_gradient(name: str) -> bool:
     return _BACKWARD.match(name) is not None
 
 
-def calls_of(roots: Sequence[OperatorEvent]) -> Iterator[OutermostCall]:
-    """Yield the calls within some events, and each compiled graph before its calls.
-
-    Args:
-        roots: see :func:`visit`.
-    """
-    for visited in visit(roots):
-        event = visited.event
-        outermost = visited.call is event and event.is_call
-        if outermost or event.name.startswith(COMPILED):
-            yield visited
-
-
 @functools.cache
 def _has_rule(name: str) -> bool:
     """Whether a rule reads the calls of an operator."""

@@ -332,7 +332,8 @@ class _Profile:
                 notes.append(
                     f"{len(group):,} activities of {group_s} in all {why} and are left out"
                 )
-        if not any("shapes" in origin for origin in self._noted()):
+        operators = (e for e in self.events if e.cat.lower() in ("cpu_op", "operator"))
+        if not any(event.noted.shapes for event in operators):
             notes.append(NO_SHAPES)
         devices = {event.noted.device for event in self.device_events} - {None}
         if len(devices) > 1:
@@ -345,10 +346,6 @@ class _Profile:
             outside_s=outside_s,
             notes=tuple(notes),
         )
-
-    def _noted(self) -> Iterable[str]:
-        operators = (e for e in self.events if e.cat.lower() in ("cpu_op", "operator"))
-        return ("shapes" if event.noted.shapes else "" for event in operators)
 
     def _activities(self) -> list[tuple[Activity, float]]:
         """Return the device's activities, each with the moment that decides its step."""
