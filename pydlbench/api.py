@@ -148,6 +148,42 @@ def _measured(command: str, model: str, options: Mapping[str, Any]) -> Any:
     return outcome.detail
 
 
+def compare_models(a: str, b: str, **options: Any) -> CompareDocument:
+    """Compare the steps of two models, as ``pydlbench compare A B`` does.
+
+    Args:
+        a: name or file of the first model, as on the command line: ``old.py:build``.
+        b: name or file of the second model.
+        options: options of the command by name.
+
+    Returns:
+        One row with ratio, interval and verdict; ``change`` has the comparison of the results, and
+        the calls by which the steps differ.
+
+    Raises:
+        UsageError: no such model or option, or a bad value.
+        PydlbenchError: a step could not be timed.
+    """
+    from pydlbench.cli.compare_models import comparison_of, read_task
+    from pydlbench.cli.compare_options import CompareOptions
+
+    given = CompareOptions.parse(
+        [a, b, *words_of("pydlbench.compare_models", CompareOptions, {"store": "none", **options})]
+    )
+    task, _ = read_task(given)
+    with recorder_of(given, "compare") as recorder:
+        results = execute([task], None, recorder, progress=ProgressLine(None))
+    if results.trouble is not None:
+        raise results.trouble
+    if results.interrupted:
+        raise KeyboardInterrupt
+    comparison = comparison_of(results, given.same)
+    if comparison is None:
+        reasons = [outcome.reason for outcome in results.outcomes if outcome.reason]
+        raise PydlbenchError("; ".join(reasons) or "a step could not be timed")
+    return comparison.document()
+
+
 def compare_runs(
     a: str, b: str, *, store: Reader | None = None, same: float | None = None
 ) -> CompareDocument:

@@ -14,6 +14,8 @@ from pydlbench.records.ledger import (
     LedgerDifference,
     StepLedger,
 )
+from pydlbench.records.step import StepRecord
+from pydlbench.units import format_flops
 
 #: Times of the same kernel that differ by less than this share are the same.
 SAME_SHARE: Final = 0.02
@@ -43,8 +45,69 @@ def compare_ledgers(a: StepLedger, b: StepLedger) -> LedgerComparison:
     assert b.device_time is not None
     assert a.step_s is not None
     assert b.step_s is not None
+    rows = [*_call_rows(a.calls, b.calls), *_of_time_lines(a.device_time, b.device_time)]
+    notes: tuple[str, ...] = ()
+    if a.device != b.device:
+        notes = (f"recorded on {a.device or 'no named device'} and {b.device or 'none'}",)
+    return LedgerComparison(
+        a=a.file, b=b.file, a_s=a.step_s, b_s=b.step_s, rows=_largest_first(rows), notes=notes
+    )
+
+
+def compare_steps(a: StepRecord, b: StepRecord) -> tuple[LedgerDifference, ...]:
+    """Return the rows by which two timed steps differ; they add up to the difference of the steps.
+
+    Calls correspond as those of recorded steps do; the FLOPs of a call stand for its shapes.
+
+    Args:
+        a: the first step, traced.
+        b: the second step, traced.
+    """
+    rows = _call_rows(_calls_of(a), _calls_of(b))
+    traced_s = [
+        (step.between_calls_s or 0.0, sum(call.in_context_s for call in step.calls or ()))
+        for step in (a, b)
+    ]
+    a_s, b_s = (step.time.median if step.time else 0.0 for step in (a, b))
+    (a_between_s, a_calls_s), (b_between_s, b_calls_s) = traced_s
+    rows.append(
+        LedgerDifference(
+            operator="between calls", a_s=a_between_s, b_s=b_between_s, why="between calls"
+        )
+    )
+    rows.append(
+        LedgerDifference(
+            operator="step - traced step",
+            a_s=a_s - a_between_s - a_calls_s,
+            b_s=b_s - b_between_s - b_calls_s,
+            why="traced in one process",
+        )
+    )
+    return _largest_first(rows)
+
+
+def _calls_of(step: StepRecord) -> list[LedgerCall]:
+    return [
+        LedgerCall(
+            operator=call.operator,
+            module=call.module,
+            direction=call.direction,
+            shapes=format_flops(call.flops / call.count) if call.flops else "",
+            count=call.count,
+            device_s=call.in_context_s,
+        )
+        for call in step.calls or ()
+    ]
+
+
+def _largest_first(rows: Sequence[LedgerDifference]) -> tuple[LedgerDifference, ...]:
+    return tuple(sorted(rows, key=lambda row: -abs(row.difference_s)))
+
+
+def _call_rows(a: Sequence[LedgerCall], b: Sequence[LedgerCall]) -> list[LedgerDifference]:
+    """Return the rows of calls; see :func:`compare_ledgers`."""
     rows: list[LedgerDifference] = []
-    left, right = list(a.calls), list(b.calls)
+    left, right = list(a), list(b)
     keys: tuple[tuple[Callable[[LedgerCall], Hashable], str], ...] = (
         (lambda call: (call.operator, call.direction, call.shapes, call.module), ""),
         (lambda call: (call.operator, call.direction, call.shapes), ""),
@@ -57,15 +120,7 @@ def compare_ledgers(a: StepLedger, b: StepLedger) -> LedgerComparison:
         left = [call for call in left if id(call) not in paired]
         right = [call for call in right if id(call) not in paired]
     rows += [_row([call], [], "only in A") for call in left]
-    rows += [_row([], [call], "only in B") for call in right]
-    rows += _of_time_lines(a.device_time, b.device_time)
-    rows.sort(key=lambda row: -abs(row.difference_s))
-    notes: tuple[str, ...] = ()
-    if a.device != b.device:
-        notes = (f"recorded on {a.device or 'no named device'} and {b.device or 'none'}",)
-    return LedgerComparison(
-        a=a.file, b=b.file, a_s=a.step_s, b_s=b.step_s, rows=tuple(rows), notes=notes
-    )
+    return rows + [_row([], [call], "only in B") for call in right]
 
 
 def _pairs(

@@ -5,29 +5,13 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from pydlbench.cli.compare_options import CompareOptions
 from pydlbench.cli.machine import reading_store
-from pydlbench.cli.options import (
-    BUDGET,
-    FAIL_ON,
-    OUTPUT,
-    REPETITIONS,
-    RUNS,
-    SEED,
-    WHAT,
-    MarkdownOutput,
-    Measuring,
-    Option,
-    as_given,
-    flag,
-    flag_of,
-    option,
-)
+from pydlbench.cli.options import flag_of
 from pydlbench.cli.output import Outputs, gate, reading_runs, without_collection
 from pydlbench.cli.terminal import ProgressLine
-from pydlbench.cli.values import fail_on, percentage, splits, whole_number
 from pydlbench.errors import PydlbenchError, UnsupportedError, UsageError
 
 if TYPE_CHECKING:
@@ -36,6 +20,7 @@ if TYPE_CHECKING:
     from pydlbench.compare.rows import Matching, Side, SideRow
     from pydlbench.records.measurement import KernelSpec
     from pydlbench.records.step import StepSpec
+    from pydlbench.report.blocks import Block
     from pydlbench.store.documents import Loaded
 
 #: Options of ``--interleave`` and ``--python``.
@@ -45,93 +30,18 @@ _LAYERS_OR_STEP: Final = (
     *("shape", "batch", "pass_", "precision", "backend", "framework", "mode", "phase", "input"),
     "threads",
 )
+#: Options for the steps of two models only.
+_MODELS: Final = (
+    *("set_", "set_a", "set_b", "loss", "optimizer", "train_mode", "eval_mode", "autocast"),
+    *("layout", "device", "minutes"),
+)
 #: Options that have no meaning with ``--published``.
 _NOT_PUBLISHED: Final = (
     *("interleave", "python", "fail_on", "same", "all"),
-    *(*_MEASURING, *_LAYERS_OR_STEP),
-)
-# Their texts are passed on to ``layers`` or ``step``.
-_PASSED_ON: Final = Option(
-    help="as layers and step take it",
-    group="what is measured with --python",
-    many=True,
-    read=as_given,
-    default=(),
+    *(*_MEASURING, *_LAYERS_OR_STEP, *_MODELS),
 )
 #: Minimum change of a node that counts, as a fraction; the same margin as in ``fleet``.
 _FLEET_MARGIN: Final = 0.03
-
-
-def _repetitions(option: str, text: str) -> int:
-    from pydlbench.compare.interleaved import MIN_PASSES
-
-    return whole_number(option, text, MIN_PASSES)
-
-
-class CompareOptions(Measuring, MarkdownOutput):
-    """The options of ``compare``."""
-
-    description = (
-        "Compare run B with run A row by row: SAME, FASTER, SLOWER or UNCLEAR. A run is in the "
-        "store or in a file that --json wrote; runs of fleet are compared node by node, recorded "
-        "steps call by call. With "
-        "--python given twice, two installations measure layers, or steps of a MODEL, in turn. "
-        "With --published, your steps are compared with published figures."
-    )
-    runs: tuple[str, ...] = RUNS(help=f"A and B: {RUNS.help}; with --python: a MODEL, as for step")
-    interleave: bool = flag(
-        "measure both runs again, in turn, to a few percent: for runs that differ in mode, "
-        "backend, layout, threads or options; not for commits, since the installed code measures "
-        "both",
-        group=WHAT,
-    )
-    published: bool = flag(
-        "compare the steps of RUN with published figures; without RUN: list the figures",
-        group=WHAT,
-    )
-    python: tuple[str, ...] = option(
-        "PYTHON",
-        "given twice: the Python interpreters of installations A and B, each with its own "
-        "pydlbench, frameworks and libraries",
-        group=WHAT,
-        many=True,
-        read=splits,
-        default=(),
-    )
-    model: str | None = option("MODEL", "with --published: this model only", group=WHAT)
-    shape: tuple[str, ...] = _PASSED_ON(metavar="SHAPE", help="as layers takes it")
-    batch: tuple[str, ...] = _PASSED_ON(metavar="N")
-    pass_: tuple[str, ...] = _PASSED_ON(metavar="PASS", help="as layers takes it")
-    precision: tuple[str, ...] = _PASSED_ON(metavar="P")
-    backend: tuple[str, ...] = _PASSED_ON(metavar="NAME", help="as layers takes it")
-    framework: tuple[str, ...] = _PASSED_ON(metavar="NAME", help="as step takes it")
-    mode: tuple[str, ...] = _PASSED_ON(metavar="MODE")
-    phase: tuple[str, ...] = _PASSED_ON(metavar="PHASE", help="as step takes it")
-    input: tuple[str, ...] = _PASSED_ON(metavar="SHAPE", help="as step takes it")
-    threads: tuple[str, ...] = _PASSED_ON(metavar="N")
-    same: float | None = option(
-        "P%",
-        "differences of up to P % count as the same (default: 2%, of fleets 3%)",
-        group=WHAT,
-        read=percentage,
-    )
-    repetitions: int = REPETITIONS(
-        help="with --interleave or --python: repetitions of each side (default: 10)",
-        read=_repetitions,
-        default=10,
-    )
-    budget: float = BUDGET(
-        help="with --interleave or --python: sampling time in seconds per kernel and repetition "
-        "(default: 0.3)",
-        default=0.3,
-    )
-    seed: int = SEED()
-    all: bool = flag("print all rows, however many", group=OUTPUT)
-    fail_on: tuple[str, float] | None = FAIL_ON(
-        metavar="slower:P%",
-        help="exit with code 3 if a row is SLOWER by more than P %, with 4 if a row is UNCLEAR",
-        read=partial(fail_on, allowed=("slower",)),
-    )
 
 
 def run(args: CompareOptions, open_host: Callable[..., Any] | None = None) -> int:
@@ -159,6 +69,8 @@ def run(args: CompareOptions, open_host: Callable[..., Any] | None = None) -> in
     if args.published:
         with reading_runs(args.runs):
             return run_published(args, outputs)
+    if _are_models(args):
+        return _run_models(args)
     margin = MARGIN if args.same is None else args.same
     if args.python:
         return _run_installations(args, outputs, margin)
@@ -184,7 +96,7 @@ def run(args: CompareOptions, open_host: Callable[..., Any] | None = None) -> in
             show(comparison, outputs, everything=args.all)
         if interrupted:
             return 130
-        return _exit_code(args, comparison)
+        return exit_code(args, comparison)
 
 
 def _refuse(args: CompareOptions) -> None:
@@ -197,12 +109,38 @@ def _refuse(args: CompareOptions) -> None:
         args.refuse(_NOT_PUBLISHED, "with --published")
     else:
         args.refuse(("model",), "without --published", "--published")
+    if _are_models(args):
+        args.refuse(("shape", "pass_", "backend"), "with models")
+        return
+    args.refuse(_MODELS, "without models", "pydlbench compare old.py:build new.py:build")
     if args.python:
         args.refuse(("interleave",), "with --python")
         return
     args.refuse(_LAYERS_OR_STEP, "without --python")
     if not args.interleave:
         args.refuse(_MEASURING, "without --interleave", "--interleave")
+
+
+def _are_models(args: CompareOptions) -> bool:
+    """Whether A and B are models, whose steps are timed."""
+    from pydlbench.models import model_names
+    from pydlbench.models.user_model import is_onnx
+
+    if args.interleave or args.published or args.python:
+        return False
+    own = any(":" in name or name.endswith(".py") or is_onnx(name) for name in args.runs)
+    known = bool(args.runs) and not {*args.runs} - {*model_names()}
+    return own or known or bool(args.set_a or args.set_b)
+
+
+def _run_models(args: CompareOptions) -> int:
+    """Compare the steps of two models; return the exit code: 1 if B computes something else."""
+    from pydlbench.cli.compare_models import run_models
+
+    code, compared = run_models(args)
+    if code or compared is None or compared.change is None:
+        return code
+    return exit_code(args, compared) or int(compared.change.results.differs)
 
 
 def _compare_traces(args: CompareOptions, runs: Sequence[Loaded], outputs: Outputs) -> int:
@@ -294,11 +232,18 @@ def _status(row: SideRow) -> str:
     return row.status
 
 
-def _exit_code(args: CompareOptions, comparison: Comparison) -> int:
+def exit_code(args: CompareOptions, comparison: Comparison) -> int:
     """Return the exit code; under ``--fail-on`` the reason is printed on standard error."""
     from pydlbench.report.compare import judge
 
     return 0 if args.fail_on is None else gate(*judge(comparison, args.fail_on[1]))
+
+
+def stored_report(loaded: Loaded) -> list[Block]:
+    """Return the report of two models' steps, in a run of a store."""
+    from pydlbench.cli.compare_models import stored_report as report
+
+    return report(loaded)
 
 
 def show(comparison: Comparison, outputs: Outputs, *, everything: bool) -> None:
@@ -396,7 +341,7 @@ def _run_installations(args: CompareOptions, outputs: Outputs, margin: float) ->
     show(comparison, outputs, everything=args.all)
     if interrupted:
         return 130
-    return _exit_code(args, comparison)
+    return exit_code(args, comparison)
 
 
 def _read_specs(

@@ -129,16 +129,18 @@ GROUPS: Final[dict[str, dict[str, Command]]] = {
             usual="list",
         ),
         "compare": Command(
-            "Did anything become slower between two runs? Verdicts row by row.",
+            "Did my change help? Two versions of a model, or two runs, row by row.",
             (
+                ("compare old.py:build new.py:build --phase training", "a model, before and after"),
                 ("compare last~1 last", "the two newest runs"),
                 (
                     "compare --python A/bin/python --python B/bin/python mnist --fail-on slower:3%",
                     "a gate",
                 ),
             ),
-            "1 nothing can be compared; 3 a row is slower than --fail-on allows; 4 the rows do not "
-            "tell",
+            "1 nothing can be compared, or B computes something else; 3 a row is slower than "
+            "--fail-on allows; 4 the rows do not tell",
+            stores="change",
         ),
         "report": Command(
             "What do runs look like? Their figures and tables on one HTML page.",

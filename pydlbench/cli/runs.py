@@ -279,6 +279,8 @@ def _sections(run: Loaded) -> dict[str, Callable[[Loaded], list[Block]]]:
     summed = run.info.kind == "estimate" and "estimate" in tables
     if run.info.kind == "diagnose" or summed or not _layer_entries(run):
         del sections["layer"]
+    if "change" in tables:  # its report includes the steps
+        del sections["step"]
     if "breakdown" in tables:  # its report includes the forecast
         del sections["forecast"]
     return {name: report for name, report in sections.items() if name in tables}

@@ -12,6 +12,7 @@ from pydlbench.cli.options import USER_MODEL, ExplainedStep, ModelOptions
 from pydlbench.cli.step_options import StepOptions
 from pydlbench.cli.values import choices, one_of
 from pydlbench.errors import BackendMissingError, PydlbenchError, UnsupportedError, UsageError
+from pydlbench.grouping import group_by
 from pydlbench.models.graph import Model
 from pydlbench.runner.tasks import Result, Task, TaskRow, View
 from pydlbench.words import (
@@ -178,7 +179,8 @@ class ModelTask(Task):
             before, now = (f"{each.framework} {each.mode}" for each in (row.spec, step))
             return replace(row, spec=step, label=row.label.replace(before, now))
 
-        cases = in_own_framework([row.spec for row in self.rows], session)
+        models = group_by([row.spec for row in self.rows], lambda step: step.model).values()
+        cases = [step for steps in models for step in in_own_framework(steps, session)]
         rows = tuple(renamed(*both) for both in zip(self.rows, cases, strict=True))
         return replace(self, rows=rows, guessed=False)
 

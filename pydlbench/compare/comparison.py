@@ -11,6 +11,7 @@ import msgspec
 
 from pydlbench.compare.environment import Difference
 from pydlbench.compare.rows import Matching, Side, SideRow
+from pydlbench.records.change import ModelChange
 from pydlbench.records.comparison import (
     CompareDocument,
     ComparisonEstimate,
@@ -103,6 +104,8 @@ class Comparison:
         passes: number of passes that prepared and measured both sides; 0 for stored runs.
         notes: notes for the reader.
         installations: whether the sides are two installations, which may have other libraries.
+        confidence: level of the interval of a single ratio.
+        change: of two steps, whether they compute the same, and by which calls they differ.
     """
 
     a: Side
@@ -117,6 +120,8 @@ class Comparison:
     passes: int = 0
     notes: tuple[str, ...] = ()
     installations: bool = False
+    confidence: float = CONFIDENCE
+    change: ModelChange | None = None
 
     @property
     def counts(self) -> Mapping[str, int]:
@@ -176,10 +181,11 @@ class Comparison:
             warnings=tuple(difference.text for difference in self.differences),
             differences=tuple(difference.to_dict() for difference in self.differences),
             notes=self.notes,
+            change=self.change,
             settings={
                 "alpha": ALPHA,
                 "margin": self.margin,
-                "confidence": CONFIDENCE,
+                "confidence": self.confidence,
                 "correction": "Bonferroni",
                 "replicates": self.replicates,
                 "assumed_sd": self.assumed_sd,
@@ -189,7 +195,7 @@ class Comparison:
     def to_dict(self) -> dict[str, Any]:
         """Return the document as a plain object; 100,000 rows take a second."""
         plain: dict[str, Any] = msgspec.to_builtins(self.document())
-        return plain
+        return plain if self.change is None else plain | {"change": self.change.to_dict()}
 
 
 def _side(row: SideRow, library: str | None) -> ComparisonSide:

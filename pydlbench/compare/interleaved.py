@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pydlbench.backends.base import KernelFacts
-from pydlbench.compare.comparison import MARGIN, ComparedRow, Comparison, Estimate
+from pydlbench.compare.comparison import CONFIDENCE, MARGIN, ComparedRow, Comparison, Estimate
 from pydlbench.compare.environment import differences
 from pydlbench.compare.rows import LAYER_KINDS, Matching, Pair, Side, SideRow, kinds_of, row_of_step
 from pydlbench.compare.statistics import Scatter, Spread, judge, scatter_of, spread_of
@@ -59,6 +59,7 @@ def compare_interleaved(
     margin: float = MARGIN,
     finished: int | None = None,
     notes: tuple[str, ...] = (),
+    confidence: float = CONFIDENCE,
 ) -> Comparison:
     """Compare two sides that were measured interleaved.
 
@@ -72,6 +73,7 @@ def compare_interleaved(
         margin: ratios within 1 +- this count as the same.
         finished: number of passes; None for the largest number of any pair.
         notes: notes for the reader.
+        confidence: level of the interval of a single ratio.
     """
     measured = [pair for pair in rerun if pair.logs]
     pairs, untimed = [], list(matching.untimed)
@@ -93,7 +95,7 @@ def compare_interleaved(
     ]
     cycles = np.array([_mean(pair.cycles) for pair in measured])
     scatter = _scatter_of_means(spread, kinds_of(pair.a for pair in pairs))
-    estimates = judge(spread.means, scatter, against, margin, cycles)
+    estimates = judge(spread.means, scatter, against, margin, cycles, confidence)
     return Comparison(
         a=dataclasses.replace(a, rows=[pair.a for pair in pairs]),
         b=dataclasses.replace(b, rows=[pair.b for pair in pairs]),
@@ -112,6 +114,7 @@ def compare_interleaved(
         margin=margin,
         passes=finished,
         notes=(*_lost(rerun), *notes),
+        confidence=confidence,
     )
 
 

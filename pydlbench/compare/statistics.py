@@ -197,6 +197,7 @@ def judge(
     against: Sequence[str | None],
     margin: float,
     cycles: NDArray[Any] | None = None,
+    confidence: float = CONFIDENCE,
 ) -> list[Estimate]:
     """Return an estimate for each row.
 
@@ -210,10 +211,11 @@ def judge(
         against: why a row can have no verdict; None where it can.
         margin: ratios within 1 +- this count as the same.
         cycles: logarithms of the ratios in cycles, NaN where a clock is not known.
+        confidence: level of the interval.
     """
     usable = np.array([reason is None for reason in against], dtype=bool)
     freedom = np.clip(np.nan_to_num(scatter.freedom, nan=1.0), 1, MAX_FREEDOM).astype(int)
-    reach = quantiles(CONFIDENCE, freedom) * scatter.sd
+    reach = quantiles(confidence, freedom) * scatter.sd
     each = ALPHA / max(1, int(usable.sum()))
     within = math.log1p(margin)
     least = np.maximum(quantiles(1 - each, freedom) * scatter.sd, within)

@@ -23,6 +23,7 @@ from pydlbench.models import model_names
 
 __all__ = [
     "UserModelSource",
+    "defines",
     "find_onnx",
     "find_user_model",
     "is_onnx",
@@ -116,6 +117,17 @@ def find_user_model(name: str) -> UserModelSource:
         attribute=attribute,
         is_file=is_file,
     )
+
+
+def defines(name: str, word: str) -> bool:
+    """Whether the source file of a user's model defines a name.
+
+    Args:
+        name: name of a model for :func:`find_user_model`.
+        word: the name.
+    """
+    path = find_user_model(name).path
+    return path is not None and word in (_defined(path) or ())
 
 
 def likely_framework(name: str) -> str | None:

@@ -16,6 +16,8 @@ TOLERANCE = 1e-3
 #: only one of two computations changes all gradients before it.
 DISTURBANCE = 1e-6
 _MAX_FLOORS = 2.0
+#: Name of the first output among results; the second one is ``output 2``.
+OUTPUT = "output"
 _MAX_LISTED_TENSORS = 3
 
 

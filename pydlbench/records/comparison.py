@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from pydlbench.records.change import ModelChange
 from pydlbench.records.record import Document, Record, one_of, shown
 from pydlbench.units import format_seconds, number
 
@@ -162,6 +163,7 @@ class CompareDocument(Document, frozen=True, kw_only=True):
         notes: remarks for the reader.
         settings: settings of the verdicts: alpha, margin, confidence, correction; the number of
             stored replicates; assumed_sd, the assumed deviation of runs where these are too few.
+        change: of two models' steps, whether they compute the same, and by which calls they differ.
     """
 
     a: Mapping[str, Any] = msgspec.field(default_factory=dict)
@@ -182,3 +184,4 @@ class CompareDocument(Document, frozen=True, kw_only=True):
     differences: tuple[Mapping[str, Any], ...] = ()
     notes: tuple[str, ...] = ()
     settings: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    change: ModelChange | None = None

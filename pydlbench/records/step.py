@@ -263,6 +263,8 @@ class StepPreparation(Record, frozen=True, kw_only=True):
         checks: whether to run the checks first.
         save: folder for output and gradients as ``.npy`` files, for a comparison with another
             framework's; None does not save them.
+        load: folder that another step was saved in, whose weights and inputs a user's model takes,
+            where they have the same shapes; needs ``save``.
         disturbance: largest relative change of the weights, each changed by a random amount.
         folded: whether batch normalisations are folded into the convolutions before them; forward
             only.
@@ -270,6 +272,7 @@ class StepPreparation(Record, frozen=True, kw_only=True):
 
     checks: bool = True
     save: str | None = None
+    load: str | None = None
     disturbance: float = 0.0
     folded: bool = False
 

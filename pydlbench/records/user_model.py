@@ -117,6 +117,8 @@ class UserModelSpec(Record, frozen=True, kw_only=True):
         optimizer: optimizer of training: ``sgd``, ``momentum``, ``adam`` or ``adamw``, or one of
             these fused (``adam-fused``), or ``none``.
         train: whether the modules are in training mode; None: in all phases but forward.
+        reference: a class whose file defines ``get_inputs`` and ``get_init_inputs`` for it; None
+            for its own file.
 
     Raises:
         UsageError: a word that is not among its choices.
@@ -126,6 +128,9 @@ class UserModelSpec(Record, frozen=True, kw_only=True):
     loss: str | None = None
     optimizer: Annotated[str, one_of(*OPTIMIZERS)] = OPTIMIZERS[0]
     train: bool | None = None
+    reference: str | None = None
+
+    omitted = ("reference",)
 
     def __post_init__(self) -> None:
         check_word("--optimizer", self.optimizer, OPTIMIZERS)

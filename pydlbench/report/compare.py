@@ -10,7 +10,6 @@ from typing import Final, NamedTuple
 
 from pydlbench.compare.comparison import (
     ALPHA,
-    CONFIDENCE,
     FASTER,
     SAME,
     SLOWER,
@@ -101,7 +100,7 @@ def unclear_reasons(comparison: Comparison) -> list[str]:
 
 def legend(comparison: Comparison) -> list[str]:
     """Return the explanation of the columns and the verdicts."""
-    level = f"{100 * CONFIDENCE:g} %"
+    level = f"{100 * comparison.confidence:g} %"
     if comparison.passes:
         interval_of = f"its {level} interval is that of {comparison.passes} preparations"
     elif comparison.assumed_sd is None:
@@ -346,7 +345,7 @@ def _rows_table(comparison: Comparison, shown: Sequence[ComparedRow]) -> TableBl
     """Return rows with the settings in which they differ, times, ratio, resolution and verdict."""
     rows = [row.document() for row in shown]
     unit = time_unit([side.median or 0.0 for row in shown for side in (row.a, row.b)])
-    level = f"{100 * CONFIDENCE:g}_%_interval"
+    level = f"{100 * comparison.confidence:g}_%_interval"
     settings = " ".join(_varying(comparison, shown))
     libraries = "a.library=A b.library=B" if comparison.installations else ""
     layer = "layer" if any(row.kind in LAYER_KINDS for row in rows) else "layer=model"

@@ -1,18 +1,31 @@
-"""Compares two frameworks: same weights, same images, same results."""
+"""Compares results: of two frameworks, or of two steps, with the same weights and inputs."""
 
 from __future__ import annotations
 
 import math
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
 
-from pydlbench.records.agreement import DISTURBANCE, Agreement
-from pydlbench.records.step import StepPreparation, StepSpec
+from pydlbench.backends.steps.inputs import (
+    INPUTS,
+    VALUES,
+    WEIGHTS,
+    matching_tensors,
+    saved_results,
+)
+from pydlbench.backends.steps.user_model import DRAWS
+from pydlbench.records.agreement import DISTURBANCE, OUTPUT, TOLERANCE, Agreement
+from pydlbench.records.change import StepAgreement
+from pydlbench.records.step import StepFacts, StepPreparation, StepSpec
 from pydlbench.runner.session import Session
 from pydlbench.steps.run import prepare_step
+from pydlbench.verification.inputs import significand_bits
+from pydlbench.verification.verify import tolerance
 from pydlbench.words import FRAMEWORKS
 
 
@@ -54,26 +67,32 @@ def _saved(
     prepare_step(own, session, preparation=how).release()
 
 
-def compare(first: Path, second: Path) -> Agreement:
-    """Compare the results of two frameworks in folders, and delete each file once it is read.
+def compare(
+    first: Path, second: Path, names: Mapping[str, str] | None = None, tolerance: float = TOLERANCE
+) -> Agreement:
+    """Compare results in folders.
 
     Args:
         first: errors are relative to it.
-        second: the other folder; folders are named after their frameworks.
+        second: the other folder; folders are named after their frameworks or steps.
+        names: results to compare: name in ``first`` -> name in ``second``; by default all of them,
+            which have the same names in both.
+        tolerance: see :class:`~pydlbench.records.agreement.Agreement`.
     """
-    names = [(folder / "names.txt").read_text().splitlines() for folder in (first, second)]
-    assert names[0] == names[1], (names[0], names[1])
+    files, others = saved_results(first), saved_results(second)
+    if names is None:
+        assert list(files) == list(others), (list(files), list(others))
+        names = {name: name for name in files}
     errors, norms = {}, {}
-    for number, name in enumerate(names[0]):
-        files = first / f"{number}.npy", second / f"{number}.npy"
-        errors[name], norms[name] = _errors(*files)
-        for file in files:
-            file.unlink()
-    gradients = {name: error for name, error in errors.items() if name != "output"}
+    for name, other in names.items():
+        errors[name], norms[name] = _errors(files[name], others[other])
+    outputs = [error for name, error in errors.items() if name.partition(" ")[0] == OUTPUT]
+    gradients = {name: error for name, error in errors.items() if name.partition(" ")[0] != OUTPUT}
     ranked = sorted(gradients, key=lambda name: gradients[name])
     return Agreement(
         frameworks=(first.name, second.name),
-        output=errors["output"],
+        tolerance=tolerance,
+        output=max(outputs, default=0.0),
         gradients=gradients[ranked[-1]] if ranked else None,
         worst=ranked[-1] if ranked else None,
         median=gradients[ranked[len(ranked) // 2]] if ranked else None,
@@ -87,7 +106,10 @@ def _errors(first: Path, second: Path) -> tuple[float, float]:
 
     If all values are zero, the difference itself. Infinite if shapes differ, or it is not finite.
     """
-    own, other = np.load(first), np.load(second)
+    own, other = (
+        array if array.dtype == np.float32 else array.astype(np.float64)
+        for array in (np.load(first), np.load(second))
+    )
     if own.shape != other.shape:
         return math.inf, math.inf
     largest = float(np.abs(own).max())
@@ -96,3 +118,124 @@ def _errors(first: Path, second: Path) -> tuple[float, float]:
     error = float(np.abs(other).max()) / (largest or 1.0)
     whole = math.sqrt(np.dot(other.ravel(), other.ravel())) / (norm or 1.0)
     return (error, whole) if math.isfinite(error) else (math.inf, math.inf)
+
+
+# -----------------------------------------------------------------------------
+# Two steps of one comparison: a model before and after a change.
+
+# First words of results that are no gradients.
+_RESULTS = (OUTPUT, "loss", "weights")
+
+
+def agree_steps(steps: Sequence[StepSpec], session: Session) -> StepAgreement:
+    """Run two steps once each, with the same weights and inputs, and compare their results.
+
+    The second one takes the weights of the first that correspond
+    (:func:`~pydlbench.backends.steps.inputs.matching_tensors`), and its inputs. Each has a process
+    of its own: two versions of a user's code have modules of the same names.
+
+    Args:
+        steps: A and B.
+        session: provides the workers.
+
+    Raises:
+        PydlbenchError: one of them cannot be run.
+    """
+    if len({step.own is None for step in steps}) > 1:
+        return StepAgreement(
+            unchecked="a model of the catalogue and a user's model do not share their weights"
+        )
+    with tempfile.TemporaryDirectory() as name:
+        a, b, disturbed = (Path(name) / side for side in ("A", "B", "disturbed"))
+        facts = [_exchanged(steps[0], session, a), _exchanged(steps[1], session, b, a)]
+        values = [_shapes(folder / VALUES) for folder in (a, b)]
+        weights = [_beginning(WEIGHTS, shapes) for shapes in values]
+        shared = len(matching_tensors(weights[1], weights[0]))
+        about: dict[str, Any] = {"shared": shared, "weights": tuple(map(len, weights))}
+        inputs = [_beginning(INPUTS, shapes) for shapes in values]
+        if not _same_inputs(a / VALUES, b / VALUES, inputs):
+            given = " and ".join(_sizes(shapes) for shapes in inputs)
+            return StepAgreement(unchecked=f"the inputs differ: {given}", **about)
+        results = [_shapes(folder) for folder in (a, b)]
+        tensors = [[name for name in shapes if _is_result(name)] for shapes in results]
+        if tensors[0] != tensors[1]:
+            given = " and ".join(", ".join(each) for each in tensors)
+            return StepAgreement(unchecked=f"they return other tensors: {given}", **about)
+        names = _compared(*results)
+        allowed = _tolerance(steps[0].precision, weights[0], facts[0].parameters)
+        agreement = compare(a, b, names, allowed)
+        if agreement.check.status != "ok":
+            change = max(DISTURBANCE, 2.0 ** -significand_bits(steps[0].precision))
+            _exchanged(steps[0], session, disturbed, a, change)
+            floors = compare(a, disturbed, {name: name for name in names}).norms
+            agreement = msgspec.structs.replace(agreement, floors=floors)
+        return StepAgreement(
+            agreement=agreement, draws=any(DRAWS in each.notes for each in facts), **about
+        )
+
+
+def _exchanged(
+    step: StepSpec,
+    session: Session,
+    folder: Path,
+    other: Path | None = None,
+    disturbance: float = 0.0,
+) -> StepFacts:
+    """Have a step write its results into a folder, in a new process."""
+    session.renew()
+    load = None if other is None else str(other)
+    how = StepPreparation(checks=False, save=str(folder), load=load, disturbance=disturbance)
+    kernel = prepare_step(step, session, preparation=how)
+    kernel.release()
+    return kernel.facts
+
+
+def _shapes(folder: Path) -> dict[str, tuple[int, ...]]:
+    files = saved_results(folder).items()
+    return {name: np.load(path, mmap_mode="r").shape for name, path in files}
+
+
+def _beginning(prefix: str, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    return {name: shape for name, shape in shapes.items() if name.startswith(prefix)}
+
+
+def _same_inputs(a: Path, b: Path, inputs: Sequence[Mapping[str, tuple[int, ...]]]) -> bool:
+    if inputs[0] != inputs[1]:
+        return False
+    files, others = saved_results(a), saved_results(b)
+    return all(
+        np.array_equal(np.load(files[name]), np.load(others[name]), equal_nan=False)
+        for name in inputs[0]
+    )
+
+
+def _sizes(shapes: Mapping[str, tuple[int, ...]]) -> str:
+    return ", ".join("x".join(map(str, shape)) or "a number" for shape in shapes.values()) or "none"
+
+
+def _compared(a: Mapping[str, tuple[int, ...]], b: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
+    """Return the results to compare: outputs by their names, gradients as the weights are."""
+    pairs = {other: own for own, other in matching_tensors(b, a).items()}
+    return {name: name if _is_result(name) else pairs[name] for name in a if name in pairs} | {
+        name: name for name in a if _is_result(name)
+    }
+
+
+def _is_result(name: str) -> bool:
+    """Whether a saved tensor is no gradient."""
+    return name.partition(" ")[0] in _RESULTS
+
+
+def _tolerance(precision: str, weights: Mapping[str, tuple[int, ...]], parameters: int) -> float:
+    """Return the error that rounding explains: that of the longest sum, once for each layer.
+
+    Errors of layers have random signs, so their squares add up.
+
+    Args:
+        precision: precision of the products.
+        weights: shapes of the weights.
+        parameters: number of trained elements, which bounds the terms of all sums together if the
+            weights are not known.
+    """
+    sums = [math.prod(shape[1:]) for shape in weights.values() if len(shape) > 1] or [parameters]
+    return tolerance(precision, max(1, *sums)) * math.sqrt(len(sums))

@@ -24,10 +24,10 @@ from pydlbench.units import printable
 #: page faults of a step; a breakdown. Other commands may add tables.
 TABLES: Final = (
     *("layer", "estimate", "step", "agreement", "protocol", "findings"),
-    *("forecast", "operator", "faults", "breakdown", "trace"),
+    *("forecast", "operator", "faults", "breakdown", "trace", "change"),
 )
 #: Tables of entries that were not timed.
-UNTIMED: Final = ("estimate", "agreement", "forecast", "trace")
+UNTIMED: Final = ("estimate", "agreement", "forecast", "trace", "change")
 #: Statuses of rows that a resumed run does not repeat.
 ANSWERED: Final = ("ok", "skipped")
 

@@ -41,7 +41,7 @@ def test_an_option_of_two_commands_is_known_to_the_help_a_sweep_and_python(kind,
 
 
 #: Group of the options of compare that are passed on.
-PASSED_ON = "what is measured with --python"
+PASSED_ON = "what is measured, with models or with --python"
 #: Two values of each option that takes several, by the name of the value.
 SEVERAL = {
     "NAME=USD": ("RTX 4090=1599", "T4=800"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -14,6 +15,7 @@ from pydlbench.backends.steps.inputs import make_weights
 from pydlbench.backends.steps.serving import catalogue_model, serve_step
 from pydlbench.records.agreement import Agreement
 from pydlbench.records.step import StepPreparation, StepSpec
+from pydlbench.steps import agreement
 from pydlbench.steps.agreement import compare
 
 if TYPE_CHECKING:
@@ -129,7 +131,6 @@ def test_differences_are_relative_to_the_largest_value(tmp_path):
     assert (found.output, found.gradients, found.worst) == (0, pytest.approx(0.25), "a")
     assert found.check.status == "failed"
     assert "gradients 0.25 (a)" in found.check.detail
-    assert not list(tmp_path.glob("*/*.npy"))
 
 
 @pytest.mark.parametrize("values", [[float("nan"), 1], [1, 2, 3]])
@@ -162,3 +163,57 @@ def test_each_gradient_may_differ_as_far_as_rounding_carries_it():
         held, tensors=found.tensors | {"output": 0.02}, norms=found.norms | {"output": 0.02}
     )
     assert wild.wrong == ["output", "small"]
+
+
+#: A model with other names, another order of creation, or another result.
+_MODEL = """
+import torch
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.{first} = torch.nn.Linear(8, 16)
+        self.{second} = torch.nn.Linear(16, 4)
+    def forward(self, x):
+        return self.{second}(torch.relu(self.{first}(x))) * {scale}
+def build():
+    torch.rand({drawn})
+    return Net(), torch.randn({batch}, 8)
+"""
+_OLD = {"first": "a", "second": "b", "scale": 1.0, "drawn": 1, "batch": 3}
+
+
+@pytest.mark.product
+@pytest.mark.parametrize("phase", ["forward", "training"])
+@pytest.mark.parametrize(
+    ("changed", "wrong"),
+    [
+        ({}, []),
+        ({"first": "one", "second": "two", "drawn": 5}, []),
+        ({"scale": 1.001}, ["output"]),
+        ({"batch": 5}, None),
+    ],
+)
+def test_a_changed_model_has_the_weights_and_inputs_of_the_other_one(
+    backend_of, tmp_path, monkeypatch, changed, wrong, phase
+):
+    steps = []
+    for name, words in (("old", _OLD), ("new", _OLD | changed)):
+        (tmp_path / f"{name}.py").write_text(_MODEL.format(**words))
+        steps.append(StepSpec(model=f"{tmp_path}/{name}.py:build", phase=phase))
+
+    def prepared(step: StepSpec, _: Any, preparation: StepPreparation) -> Any:
+        facts = serve_step(backend_of("torch"), step, preparation).facts
+        return SimpleNamespace(facts=facts, release=lambda: None)
+
+    monkeypatch.setattr(agreement, "prepare_step", prepared)
+    found = agreement.agree_steps(steps, SimpleNamespace(renew=lambda: None))
+    assert found.shared == 4
+    if wrong is None:
+        assert "inputs differ" in found.unchecked
+        return
+    assert found.agreement is not None
+    assert found.differs == bool(wrong)
+    assert set(found.agreement.wrong) >= set(wrong)
+    expected = {"output"} if phase == "forward" else {"output", "a.weight", "b.bias"}
+    assert set(found.agreement.tensors) >= expected
+    assert found.agreement.tolerance < 1e-5

@@ -72,6 +72,8 @@ _TENSORS: Final = Tensors(
     make=lambda values, kind: values.astype(kind),
     dtype=lambda array: str(array.dtype.name),
     is_finite=lambda array: bool(np.isfinite(array).all()),
+    host=lambda array: array.astype(np.float32) if array.dtype.kind == "f" else array,
+    assign=np.copyto,
 )
 
 

@@ -168,8 +168,9 @@ class CatalogueModel(StepModel):
         if self.spec.backward:
             self.initialize()
 
-    def save(self, folder: Path) -> None:
-        """Write output and gradients; see :func:`save_results`."""
+    def save(self, folder: Path, result: Any) -> None:
+        """Write output and gradients, of steps of their own."""
+        del result
         self.restore()
         save_results(folder, self.results())
         self.initialize()  # running statistics have changed

@@ -13,12 +13,14 @@ from pydlbench.errors import UnsupportedError, UsageError
 from pydlbench.models.graph import Model
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import numpy as np
     from numpy.typing import NDArray
 
     from pydlbench.backends.steps.inputs import Batch
     from pydlbench.backends.steps.trace import StepTracer
-    from pydlbench.records.step import Check, StepSpec
+    from pydlbench.records.step import Check, StepPreparation, StepSpec
 
 Phase: TypeAlias = Literal[
     "forward", "forward-backward", "training", "backward-data", "backward-weights"
@@ -314,6 +316,25 @@ class StepModel(abc.ABC):
 
         Args:
             result: result of the step.
+        """
+
+    def exchange(self, preparation: StepPreparation) -> None:
+        """Take weights and inputs of another step, and write those that it runs with.
+
+        Called before the first run. Models of the catalogue have the same ones for the same seed.
+
+        Args:
+            preparation: its folders ``save`` and ``load``, and the disturbance of the weights.
+        """
+        del preparation
+
+    @abc.abstractmethod
+    def save(self, folder: Path, result: Any) -> None:
+        """Write output and gradients; see :func:`~pydlbench.backends.steps.inputs.save_results`.
+
+        Args:
+            folder: where to write.
+            result: result of the step's first run.
         """
 
     @property

@@ -7,15 +7,22 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pydlbench.grouping import group_by
 from pydlbench.models.graph import GraphNode, Init, Model, buffers, trained_tensors
 from pydlbench.verification.inputs import fill_uniform
+
+#: Folder of the weights and inputs that a saved step has run with, and prefixes of their names.
+VALUES: Final = "values"
+WEIGHTS: Final = "weights/"
+INPUTS: Final = "inputs/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,19 +59,48 @@ def make_batch(model: Model, seed: int = 0) -> Batch:
     return Batch(images, labels)
 
 
-def save_results(folder: Path, results: Iterable[tuple[str, NDArray[np.float32]]]) -> None:
+def save_results(folder: Path, results: Iterable[tuple[str, NDArray[Any]]]) -> None:
     """Write output and gradients as numbered files, and their names in that order.
 
     Args:
         folder: where to write; may exist already.
         results: pairs of name and array; each is dropped before the next one is computed.
     """
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     names = []
     for number, (name, values) in enumerate(results):
         np.save(folder / f"{number}.npy", values)
         names.append(name)
     (folder / "names.txt").write_text("\n".join(names))
+
+
+def saved_results(folder: Path) -> dict[str, Path]:
+    """Return the files of :func:`save_results` by name; empty without a folder."""
+    if not folder.exists():
+        return {}
+    names = (folder / "names.txt").read_text().splitlines()
+    return {name: folder / f"{number}.npy" for number, name in enumerate(names)}
+
+
+def matching_tensors(
+    own: Mapping[str, tuple[int, ...]], others: Mapping[str, tuple[int, ...]]
+) -> dict[str, str]:
+    """Return which tensors of two models correspond: name in ``own`` -> name in ``others``.
+
+    They do if name and shape are the same. The others correspond in their order, where both models
+    have as many of a shape: a rewritten model often has other names.
+
+    Args:
+        own: shapes by name.
+        others: shapes by name, of the other model.
+    """
+    pairs = {name: name for name, shape in own.items() if others.get(name) == shape}
+    unnamed = group_by([name for name in own if name not in pairs], own.__getitem__)
+    free = group_by([name for name in others if name not in pairs], others.__getitem__)
+    for shape, names in unnamed.items():
+        if len(free.get(shape, ())) == len(names):
+            pairs |= zip(names, free[shape], strict=True)
+    return pairs
 
 
 # Number of standard deviations at which a truncated normal distribution is cut off.

@@ -34,7 +34,8 @@ def request_framework(
 
     del backend, tell
     step = StepSpec.from_dict(spec)
-    result = call_user_object(step.model, step.options)
+    reference = None if step.own is None else step.own.reference
+    result = call_user_object(step.model, step.options, reference)
     first = result[0] if isinstance(result, (tuple, list)) and result else result
     return framework_of(first) or step.framework
 

@@ -81,13 +81,15 @@ def serve_step(
     with model:
         if preparation.folded:
             model.fold_normalisations()
+        if preparation.save is not None:
+            model.exchange(preparation)
         result = model.run()
         model.synchronize()
         setup_s = time.perf_counter() - start
         start = time.perf_counter()
         checks = model.checks(result) if preparation.checks else ()
-        if preparation.save is not None and isinstance(model, CatalogueModel):
-            model.save(Path(preparation.save))
+        if preparation.save is not None:
+            model.save(Path(preparation.save), result)
         model_facts = model.facts(result)
         del result
     environment = {**backend.describe(), **model_facts.pop("environment")}

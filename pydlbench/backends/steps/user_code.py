@@ -65,11 +65,15 @@ def load_user_object(name: str) -> Any:
     return value
 
 
-def call_user_object(name: str, options: Mapping[str, Any]) -> Any:
+def call_user_object(name: str, options: Mapping[str, Any], reference: str | None = None) -> Any:
     """Call the user's callable and return its result; an object that is a model is not called.
+
+    A class in a file that defines ``get_inputs`` follows KernelBench's convention: it is called
+    with what ``get_init_inputs`` returns, and the result is the model with its inputs.
 
     Args:
         name: name of the callable.
+        reference: a callable in the file that defines these functions; None for the class's own.
         options: keyword arguments of the callable; text is read as a Python literal, ``true``,
             ``false`` or ``none``, if it is one.
 
@@ -86,6 +90,13 @@ def call_user_object(name: str, options: Mapping[str, Any]) -> Any:
             "function that returns it"
         )
     values = {key: _value(value) for key, value in options.items()}
+    makers = load_user_object(reference) if reference else function
+    module = sys.modules.get(getattr(makers, "__module__", ""))
+    make_inputs = getattr(module, "get_inputs", None)
+    if isinstance(function, type) and make_inputs is not None:
+        with user_code_errors(name):
+            inputs = tuple(make_inputs())
+            return function(*getattr(module, "get_init_inputs", tuple)(), **values), inputs
     with user_code_errors(name):
         _check_arguments(name, function, values)
         return function(**values)

@@ -12,12 +12,21 @@ import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pydlbench.backends.steps.definition import Losses, StepModel
+from pydlbench.backends.steps.inputs import (
+    INPUTS,
+    VALUES,
+    WEIGHTS,
+    matching_tensors,
+    save_results,
+    saved_results,
+)
 from pydlbench.backends.steps.user_code import (
     batch_of,
     call_user_object,
@@ -27,13 +36,15 @@ from pydlbench.backends.steps.user_code import (
     parts_of,
 )
 from pydlbench.errors import UnsupportedError, UsageError
-from pydlbench.records.step import Check
+from pydlbench.records.step import Check, StepPreparation
 from pydlbench.records.user_model import INDEX_DTYPES, UserModelSpec
 from pydlbench.words import TYPE_PRECISIONS
 
 #: Learning rate, so small that thousands of steps on one batch hardly change the numbers.
 RATE: Final = 1e-6
 MU: Final = 0.9
+#: Note of a step whose results depend on random numbers.
+DRAWS: Final = "it draws random numbers in the step"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,12 +56,16 @@ class Tensors:
         make: returns a tensor from values and the name of a type, as ``--input`` has it.
         dtype: returns the name of a tensor's type.
         is_finite: whether no element of a floating-point tensor is infinite or NaN.
+        host: returns a tensor's values; float32 for floating-point types.
+        assign: copies values into a tensor, if it can be written to.
     """
 
     find: Callable[[Any], Iterable[Any]]
     make: Callable[[NDArray[Any], str], Any]
     dtype: Callable[[Any], str]
     is_finite: Callable[[Any], bool]
+    host: Callable[[Any], NDArray[Any]]
+    assign: Callable[[Any, NDArray[Any]], None]
 
     def holds(self, value: Any) -> bool:
         """Whether a value is a tensor itself."""
@@ -100,6 +115,44 @@ class FedModel(StepModel):
     @abc.abstractmethod
     def results(self, result: Any) -> Mapping[str, Mapping[str, Any]]:
         """Return the tensors to check after a step, by name, for each name of a check."""
+
+    def named_weights(self) -> Mapping[str, Any]:
+        """Return the weights and running statistics by name; empty if they are not known."""
+        return {}
+
+    def exchange(self, preparation: StepPreparation) -> None:
+        """Take weights and inputs of another step, and write those that it runs with."""
+        given = self.tensors.find([value for _, value in self.inputs()])
+        own = {
+            **{f"{WEIGHTS}{name}": tensor for name, tensor in self.named_weights().items()},
+            **{f"{INPUTS}{number}": tensor for number, tensor in enumerate(given)},
+        }
+        others = saved_results(Path(preparation.load) / VALUES) if preparation.load else {}
+        shapes = {name: tuple(tensor.shape) for name, tensor in own.items()}
+        arrays = {name: np.load(path, mmap_mode="r") for name, path in others.items()}
+        pairs = matching_tensors(shapes, {name: array.shape for name, array in arrays.items()})
+        stream = np.random.default_rng(self.spec.seed)
+        for name, tensor in own.items():
+            values = np.array(arrays[pairs[name]]) if name in pairs else self.tensors.host(tensor)
+            disturbs = preparation.disturbance and name.startswith(WEIGHTS)
+            if disturbs:
+                change = 1 + preparation.disturbance * stream.uniform(-1, 1, values.shape)
+                values = (values * change).astype(values.dtype)
+            if name in pairs or disturbs:
+                self.tensors.assign(tensor, values)
+        save_results(
+            Path(str(preparation.save)) / VALUES,
+            ((name, self.tensors.host(tensor)) for name, tensor in own.items()),
+        )
+
+    def save(self, folder: Path, result: Any) -> None:
+        """Write the output's tensors, and all other results, of the first run."""
+        named = {
+            name if group == "gradients" else f"{group} {number}" if number > 1 else group: tensor
+            for group, tensors in self.results(result).items()
+            for number, (name, tensor) in enumerate(tensors.items(), start=1)
+        }
+        save_results(folder, ((name, self.tensors.host(x)) for name, x in named.items()))
 
     @property
     def batch(self) -> int:
@@ -197,7 +250,7 @@ class UserModel(FedModel):
         name = self.spec.model
         if self.spec.feed == "host":
             raise UnsupportedError(f"{name}: --feed host is for models of the catalogue")
-        result = call_user_object(name, self.spec.options)
+        result = call_user_object(name, self.spec.options, self.user_spec.reference)
         self.model, given, self.criterion = parts_of(name, result, self.spec.framework)
         if self.user_spec.loss is not None and ":" in self.user_spec.loss:
             self.criterion = loss_of(self.user_spec.loss)

@@ -27,6 +27,18 @@ from pydlbench.records.step import StepSpec
 from pydlbench.words import AS_BUILT
 
 
+def _on_host(tensor: Any) -> Any:
+    """Return a tensor's values, in float32 if it is floating-point."""
+    values = tf.convert_to_tensor(tensor)
+    return (tf.cast(values, tf.float32) if values.dtype.is_floating else values).numpy()
+
+
+def _assign(tensor: Any, values: Any) -> None:
+    """Assign values to a variable; inputs are constants and keep theirs."""
+    if hasattr(tensor, "assign"):
+        tensor.assign(tf.cast(values, tensor.dtype))
+
+
 class UserTensorflowModel(UserModel, TracedModel):
     """A user's model with its inputs, loss and optimizer.
 
@@ -48,6 +60,8 @@ class UserTensorflowModel(UserModel, TracedModel):
         make=tf.cast,
         dtype=lambda tensor: str(tf.as_dtype(tensor.dtype).name),
         is_finite=lambda x: bool(tf.reduce_all(tf.math.is_finite(tf.cast(x, tf.float32)))),
+        host=_on_host,
+        assign=_assign,
     )
 
     def __init__(self, backend: FrameworkBackend, spec: StepSpec) -> None:
@@ -90,6 +104,10 @@ class UserTensorflowModel(UserModel, TracedModel):
             name: {f"tensor {number}": tensor for number, tensor in enumerate(tensors, start=1)}
             for name, tensors in flat.items()
         }
+
+    def named_weights(self) -> Mapping[str, Any]:
+        """Return the trained weights by their paths in the model."""
+        return {getattr(x, "path", x.name): x for x in self.weights}
 
     def facts(self, result: Any) -> dict[str, Any]:
         """Return facts on the model, from the first output, as not all steps return an output."""

@@ -9,9 +9,11 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import nn
 from torch.utils import _pytree as pytree
 
@@ -19,14 +21,25 @@ from pydlbench.backends.frameworks.backend import FrameworkBackend
 from pydlbench.backends.steps.definition import LossKind, StepDefinition
 from pydlbench.backends.steps.inputs import Batch
 from pydlbench.backends.steps.user_code import user_code_errors, user_line
-from pydlbench.backends.steps.user_model import MU, RATE, Tensors, UserModel
+from pydlbench.backends.steps.user_model import DRAWS, MU, RATE, Tensors, UserModel
 from pydlbench.backends.torch.dispatch import DispatchMode
 from pydlbench.backends.torch.settings import DTYPES
 from pydlbench.backends.torch.steps.recording import Naming, by_module
 from pydlbench.backends.torch.steps.step import TorchStep, TorchSubject, tensors_in
 from pydlbench.errors import UnsupportedError, UsageError, nearest
-from pydlbench.records.step import StepSpec
+from pydlbench.records.step import StepPreparation, StepSpec
 from pydlbench.records.user_model import FUSED, SPARSE
+
+
+def _on_host(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a copy in the host's memory, in float32 if it is floating-point."""
+    narrow = torch.float32 if tensor.is_floating_point() else None
+    return tensor.detach().to("cpu", narrow, copy=True)
+
+
+def _assign(tensor: torch.Tensor, values: NDArray[Any]) -> None:
+    with torch.no_grad():
+        tensor.copy_(torch.from_numpy(values))
 
 
 class UserTorchModel(UserModel, TorchSubject):
@@ -49,6 +62,8 @@ class UserTorchModel(UserModel, TorchSubject):
         make=lambda values, kind: torch.from_numpy(values).to(getattr(torch, kind)),
         dtype=lambda tensor: str(tensor.dtype).removeprefix("torch."),
         is_finite=lambda tensor: bool(tensor.isfinite().all()),
+        host=lambda tensor: _on_host(tensor).numpy(),
+        assign=_assign,
     )
 
     def __init__(self, backend: FrameworkBackend, spec: StepSpec) -> None:
@@ -132,6 +147,23 @@ class UserTorchModel(UserModel, TorchSubject):
     def run(self) -> tuple[Any, torch.Tensor | None]:
         """Run the step once and return output and loss."""
         return self.step.run()
+
+    def named_weights(self) -> Mapping[str, torch.Tensor]:
+        """Return parameters and buffers by name, without those that have no shape yet."""
+        named = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
+        return {name: x for name, x in named.items() if not nn.parameter.is_lazy(x)}
+
+    def exchange(self, preparation: StepPreparation) -> None:
+        """Exchange values with another step, and start from the same random numbers as that."""
+        super().exchange(preparation)
+        torch.manual_seed(self.spec.seed)
+        self._random_state = torch.get_rng_state()
+
+    def save(self, folder: Path, result: Any) -> None:
+        """Write the results of the first run; note whether it has drawn random numbers."""
+        if not torch.equal(self._random_state, torch.get_rng_state()):
+            self.notes.append(DRAWS)
+        super().save(folder, result)
 
     def results(self, result: Any) -> Mapping[str, Mapping[str, torch.Tensor]]:
         """Return the tensors of the output, and the gradients by the names of their weights."""

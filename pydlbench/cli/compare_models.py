@@ -1,0 +1,231 @@
+"""``pydlbench compare old.py:build new.py:build``: the steps of two models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+import msgspec
+
+from pydlbench.cli import step
+from pydlbench.cli.measuring import answer
+from pydlbench.cli.options import flag_of
+from pydlbench.cli.output import row_warnings
+from pydlbench.cli.steps import ModelTask, StepsTask
+from pydlbench.compare.models import change_of, compare_models
+from pydlbench.errors import PydlbenchError, UsageError
+from pydlbench.models.user_model import defines, is_onnx, is_user_model
+from pydlbench.records.change import ModelChange, StepAgreement
+from pydlbench.records.run import RunRecord
+from pydlbench.records.step import StepRecord, StepSpec
+from pydlbench.report.blocks import Block, Lines
+from pydlbench.report.change import change_report
+from pydlbench.runner.execute import Results, row_key
+from pydlbench.runner.tasks import Result, TaskRow, View
+from pydlbench.words import FRAMEWORKS
+
+if TYPE_CHECKING:
+    from pydlbench.cli.compare_options import CompareOptions
+    from pydlbench.compare.comparison import Comparison
+    from pydlbench.store.documents import Loaded
+
+# Options whose texts ``step`` reads.
+_OF_STEP: Final = (
+    *("batch", "precision", "framework", "mode", "phase", "input", "threads", "set_"),
+    *("loss", "optimizer", "layout", "device", "autocast"),
+)
+
+
+def run_models(args: CompareOptions) -> tuple[int, Comparison | None]:
+    """Time the steps of two models in turn, compare their results, and show both.
+
+    Returns:
+        Exit code: 0; 1 if a step cannot be timed; 130 after Ctrl-C. And the comparison; None if a
+        step has no time.
+
+    Raises:
+        UsageError: bad input; nothing was run and nothing written.
+    """
+    task, notes = read_task(args)
+
+    def report(_: RunRecord, results: Results) -> list[Block]:
+        comparison = comparison_of(results, args.same)
+        if comparison is None:
+            return _untimed(results.outcomes)
+        return change_report(comparison, everything=args.all)
+
+    def document(results: Results) -> dict[str, Any]:
+        comparison = comparison_of(results, args.same)
+        rows = {} if comparison is None else comparison.to_dict()
+        return {"kind": "compare", "run": results.run.to_dict(), **rows}
+
+    code, results = answer(
+        *(args, "compare", [task], notes, report),
+        document=document,
+        warnings=lambda results: row_warnings(
+            [outcome.record(StepRecord) for outcome in results.outcomes]
+        ),
+        what="steps",
+    )
+    comparison = comparison_of(results, args.same)
+    return (1 if comparison is None and not code else code), comparison
+
+
+def comparison_of(results: Results, margin: float | None) -> Comparison | None:
+    """Return the comparison of a run's two steps; None if one of them has no time.
+
+    Args:
+        results: results of the task.
+        margin: ratios within 1 +- this count as the same; None for the default.
+    """
+    records = [outcome.record(StepRecord) for outcome in results.outcomes]
+    changes = [part.record(ModelChange) for part in results.parts.values()]
+    return _comparison(records, changes, results.run, margin)
+
+
+def read_task(args: CompareOptions) -> tuple[ModelsTask, tuple[str, ...]]:
+    """Return the task that times both steps, and notes.
+
+    Raises:
+        UsageError: a value is bad, or there are not two models.
+    """
+    names = args.runs * 2 if len(args.runs) == 1 and (args.set_a or args.set_b) else args.runs
+    if len(names) != 2:  # A and B
+        raise UsageError(
+            f"MODEL: {len(names)} given, two are compared; nearest: pydlbench compare old.py:build "
+            "new.py:build, or one with --set-a and --set-b"
+        )
+    tasks, notes = zip(
+        *(_side(args, *each) for each in zip(names, (args.set_a, args.set_b), strict=True)),
+        strict=True,
+    )
+    rows = [row for task in tasks for row in task.rows]
+    if len(rows) != 2:  # A and B
+        labels = ", ".join(row.label for row in rows)
+        raise UsageError(
+            f"one step of each model is compared, the options give {labels}; nearest: one value of "
+            "each option"
+        )
+    shared = _with_reference([row.spec for row in rows])
+    sides = [
+        TaskRow(fields={"side": side, **row.fields}, label=f"{side}: {row.label}", spec=spec)
+        for side, row, spec in zip("AB", rows, shared, strict=True)
+    ]
+    first = tasks[0]
+    options = {**first.options, **tasks[1].options}
+    options |= {"repetitions": args.repetitions, "budget_s": args.budget * args.repetitions}
+    guessed = any(task.guessed for task in tasks)
+    every = tuple(dict.fromkeys(note for some in notes for note in some))
+    return ModelsTask(rows=tuple(sides), options=options, guessed=guessed), every
+
+
+def _side(
+    args: CompareOptions, name: str, own: Sequence[tuple[str, str]]
+) -> tuple[Any, tuple[str, ...]]:
+    """Return the task of one model's step, as ``pydlbench step`` reads it, and notes."""
+    words = [
+        word
+        for field in _OF_STEP
+        for text in getattr(args, field)
+        for word in (flag_of(field), text)
+    ]
+    words += [flag_of(field) for field in ("train_mode", "eval_mode") if getattr(args, field)]
+    words += [word for pair in own for word in ("--set", "=".join(pair))]
+    if not args.framework and not is_user_model(name):
+        words += ["--framework", FRAMEWORKS[0]]
+    given = step.StepOptions.parse([name, *words, "--seed", str(args.seed)])
+    tasks, notes = step.read_tasks(given)
+    if len(tasks) != 1:
+        raise UsageError("one step of each model is compared; nearest: one value of each option")
+    return tasks[0], notes
+
+
+def _with_reference(specs: Sequence[StepSpec]) -> list[StepSpec]:
+    """Let a class whose file has no ``get_inputs`` take those of the other side's file."""
+    word = "get_inputs"
+    classes = [
+        spec.own is not None and not is_onnx(spec.model) and defines(spec.model, word)
+        for spec in specs
+    ]
+    if sum(classes) != 1 or not all(is_user_model(spec.model) for spec in specs):
+        return list(specs)
+    place = classes.index(True)
+    other = specs[1 - place]
+    assert other.own is not None, "it is a user's model"
+    own = msgspec.structs.replace(other.own, reference=specs[place].model)
+    changed = msgspec.structs.replace(other, own=own)
+    return [changed if spec is other else spec for spec in specs]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelsTask(ModelTask, StepsTask):
+    """The steps of two models, timed in turn."""
+
+    kind: ClassVar[str] = "compare"
+
+    def measure_steps(self, session: Any, view: View) -> Iterator[Result]:
+        """Compare the results of both steps, then time them in turn, and trace them."""
+        from pydlbench.records.step import StepPreparation
+        from pydlbench.steps.agreement import agree_steps
+        from pydlbench.steps.run import runs_in_turn
+
+        specs = [row.spec for row in self.rows]
+        view.advance(0, len(specs), "results")
+        try:
+            results = agree_steps(specs, session)
+        except UsageError:
+            raise
+        except PydlbenchError as error:
+            results = StepAgreement(unchecked=" ".join(str(error).split()))
+
+        def changed(change: ModelChange) -> Result:
+            key = f"{row_key(self, self.rows[0])}/change"
+            return Result("change", change.to_dict(), key=key, detail=change)
+
+        yield changed(ModelChange(results=results, untraced="the run ended before"))
+        answers: list[Result] = []
+        for records in runs_in_turn(
+            *(specs, session),
+            preparation=StepPreparation(checks=False),
+            trace=True,
+            progress=view.advance,
+        ):
+            yield changed(change_of(records[0], records[1], results))
+            answers = [
+                Result("step", record.to_dict(), row, detail=record, so_far=True)
+                for row, record in zip(self.rows, records, strict=True)
+            ]
+            yield from answers
+        for final in answers:
+            yield replace(final, so_far=False)
+
+
+def _comparison(
+    records: Sequence[StepRecord],
+    changes: Sequence[ModelChange],
+    run: RunRecord,
+    margin: float | None = None,
+) -> Comparison | None:
+    """Return the comparison of two steps; None if one of them has no time."""
+    timed = [record for record in records if record.time is not None]
+    if len(timed) != 2 or not changes:  # A and B
+        return None
+    return compare_models(timed, changes[-1], run, margin)
+
+
+def _untimed(outcomes: Sequence[Result]) -> list[Block]:
+    lines = [
+        f"{result.row.label if result.row else ''}: {result.status}: {result.reason}"
+        for result in outcomes
+        if result.status != "ok"
+    ]
+    return [Lines(["nothing is compared: a step could not be timed", *lines], alarm=True)]
+
+
+def stored_report(loaded: Loaded) -> list[Block]:
+    """Return the report of a stored run."""
+    records = [StepRecord.from_dict(entry.document) for entry in loaded.table("step")]
+    changes = [ModelChange.from_dict(entry.document) for entry in loaded.table("change")]
+    comparison = _comparison(records, changes, loaded.record)
+    return [] if comparison is None else change_report(comparison)

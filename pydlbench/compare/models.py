@@ -1,0 +1,79 @@
+"""Two models' steps that were timed in turn: ratio, results, and calls by which they differ."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Final
+
+from pydlbench.analysis.ledger_difference import compare_steps
+from pydlbench.compare.comparison import Comparison
+from pydlbench.compare.interleaved import RerunPair, RerunSide, compare_interleaved
+from pydlbench.compare.rows import Matching, Pair, side_of_documents
+from pydlbench.compare.stored import CONTENDED
+from pydlbench.records.change import ModelChange, StepAgreement
+from pydlbench.records.run import RunRecord
+from pydlbench.records.step import StepRecord
+
+#: Ratios within 1 +- this count as the same. Steps in turn, in as many processes, differ by less
+#: than stored runs do.
+MARGIN: Final = 0.01
+#: Level of the interval of the ratio.
+CONFIDENCE: Final = 0.95
+
+
+def change_of(a: StepRecord, b: StepRecord, results: StepAgreement) -> ModelChange:
+    """Return the difference of two steps that were timed in turn.
+
+    Args:
+        a: the first step.
+        b: the second step.
+        results: whether they compute the same.
+    """
+    reasons = [
+        f"{side}: {record.untraced or record.reason or 'not traced'}"
+        for side, record in (("A", a), ("B", b))
+        if record.calls is None
+    ]
+    if reasons:
+        return ModelChange(results=results, untraced="; ".join(reasons))
+    return ModelChange(results=results, rows=compare_steps(a, b))
+
+
+def compare_models(
+    records: Sequence[StepRecord], change: ModelChange, run: RunRecord, margin: float | None = None
+) -> Comparison:
+    """Compare two steps that were timed in turn, in rounds of the same numbers.
+
+    Args:
+        records: A and B, both with a time.
+        change: their difference.
+        run: record of the run that has timed them.
+        margin: ratios within 1 +- this count as the same; None for the default.
+    """
+    first, second = records
+    sides = [
+        side_of_documents(record.spec.label, run, steps=[record.to_dict()]) for record in records
+    ]
+    a, b = first.rounds_s, second.rounds_s
+    shared = sorted(a.keys() & b.keys())
+    seconds = [[record.time.median] for record in records if record.time is not None]
+    pair = RerunPair(
+        sides=(RerunSide(spec=first.spec), RerunSide(spec=second.spec)),
+        logs={number: math.log(b[number] / a[number]) for number in shared},
+        seconds=(seconds[0], seconds[1]),
+        libraries=(first.library, second.library),
+    )
+    rows = Pair(*(side.rows[0]._replace(status="ok") for side in sides))
+    compared = compare_interleaved(
+        sides[0],
+        sides[1],
+        Matching(pairs=[rows], only_a=[], only_b=[], untimed=[]),
+        [pair],
+        MARGIN if margin is None else margin,
+        len(shared),
+        (CONTENDED,) if first.contended or second.contended else (),
+        CONFIDENCE,
+    )
+    return dataclasses.replace(compared, change=change)

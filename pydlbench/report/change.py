@@ -1,0 +1,141 @@
+"""The report of two models' steps: whether they compute the same, which is faster, and why."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pydlbench.compare.comparison import FASTER, SAME, SLOWER, Comparison
+from pydlbench.grouping import sum_by
+from pydlbench.records.change import ModelChange, StepAgreement
+from pydlbench.records.comparison import least_change, ratio_text
+from pydlbench.records.ledger import LedgerDifference
+from pydlbench.records.record import columns_of
+from pydlbench.report.blocks import Block, Headline, Lines, TableBlock
+from pydlbench.report.compare import comparison_report
+from pydlbench.units import format_seconds, number, quantity
+
+#: Rows of the table without ``--all``.
+MAX_ROWS: Final = 12
+#: Operators that the conclusion names.
+MAX_NAMED: Final = 2
+#: Parts of a difference below this share of it are not named.
+MIN_SHARE: Final = 0.1
+
+
+def change_report(comparison: Comparison, *, everything: bool = False) -> list[Block]:
+    """Return the conclusion, the two steps, and the rows by which they differ.
+
+    Args:
+        comparison: of two steps, with its change.
+        everything: show all rows.
+    """
+    change = comparison.change
+    assert change is not None, "the comparison of two models has one"
+    rows = change.rows if everything else change.rows[:MAX_ROWS]
+    below = change.rows[len(rows) :]
+    if below:
+        name = quantity(len(below), "more row")
+        seconds = [sum(getattr(row, side) for row in below) for side in ("a_s", "b_s")]
+        rest = LedgerDifference(operator=name, a_s=seconds[0], b_s=seconds[1], why="--all")
+        rows = (*rows, rest)
+    total = LedgerDifference(
+        operator="step",
+        a_s=sum(row.a_s for row in change.rows),
+        b_s=sum(row.b_s for row in change.rows),
+    )
+    shown = [*rows, total] if rows else []
+    columns = columns_of(shown, "operator module direction a_s b_s difference_s why")
+    notes = [f"calls are not compared: {change.untraced}"] if change.untraced else []
+    return [
+        Headline(conclude(comparison, change)),
+        *comparison_report(comparison)[1:],
+        TableBlock.from_rows(columns, shown),
+        Lines([*_about(change.results), *notes], listed=True),
+    ]
+
+
+def conclude(comparison: Comparison, change: ModelChange) -> list[str]:
+    """Return the conclusion: first whether B computes something else, then its time."""
+    results = change.results
+    time = f"{_time(comparison)}; {_results(results)}{_parts(comparison, change)}."
+    if not results.differs:
+        return [time]
+    assert results.agreement is not None, "it differs"
+    (first, *_), errors = results.agreement.wrong, results.agreement.tensors
+    allowed = f"tolerance {results.agreement.tolerance:.1g}"
+    return [
+        f"B computes something else: {first} differs by {_error(errors[first])} ({allowed}).",
+        time,
+    ]
+
+
+def _time(comparison: Comparison) -> str:
+    (row,) = comparison.rows
+    estimate = row.estimate
+    level = f"{100 * comparison.confidence:g} %"
+    ends = (estimate.ci_low, estimate.ci_high)
+    a, b = (format_seconds(side.median or 0.0) for side in (row.a, row.b))
+    times = f"{b} against {a}"
+    if estimate.verdict == FASTER:
+        low, high = (ratio_text(1 / end) for end in reversed(ends) if end)
+        faster = ratio_text(1 / estimate.ratio)
+        return f"B is {faster}x as fast as A ({level} {low} .. {high}): {times}"
+    low, high = (ratio_text(end) if end else "-" for end in ends)
+    ratio = f"{ratio_text(estimate.ratio)}x A's time ({level} {low} .. {high})"
+    if estimate.verdict == SLOWER:
+        return f"B is slower than A: it takes {ratio}, {times}"
+    if estimate.verdict == SAME:
+        return f"B is as fast as A within {100 * comparison.margin:g} %: it takes {ratio}, {times}"
+    known = estimate.resolution
+    least = estimate.reason or (
+        f"changes below {least_change(known)} cannot be told" if known else "too few repetitions"
+    )
+    return f"it is unclear which is faster: B takes {ratio}, {times}; {least} (--repetitions)"
+
+
+def _results(results: StepAgreement) -> str:
+    agreement = results.agreement
+    if agreement is None:
+        return f"results are not compared: {results.unchecked}"
+    what = "outputs" if agreement.gradients is None else "outputs and gradients"
+    if results.differs:
+        return "as it computes something else, its time is no improvement of A's"
+    return f"{what} agree (largest difference {_error(max(agreement.tensors.values()))})"
+
+
+def _error(error: float) -> str:
+    return (
+        f"{number(error, 2)} of the scale" if error < float("inf") else "its shape, or not finite"
+    )
+
+
+def _parts(comparison: Comparison, change: ModelChange) -> str:
+    """Return the operators that make the difference; empty without a known difference."""
+    (row,) = comparison.rows
+    whole = (row.b.median or 0.0) - (row.a.median or 0.0)
+    if row.verdict not in (FASTER, SLOWER):
+        return ""
+    sums = sum_by((each.operator, each.difference_s) for each in change.rows)
+    parts = sorted(
+        (pair for pair in sums.items() if pair[1] / whole > MIN_SHARE),
+        key=lambda pair: -abs(pair[1]),
+    )
+    word = "saved" if whole < 0 else "added"
+    named = ", ".join(f"{name} {format_seconds(abs(part))}" for name, part in parts[:MAX_NAMED])
+    which = f", of which {named}" if named else ""
+    return f"; {word}: {format_seconds(abs(whole))}{which}"
+
+
+def _about(results: StepAgreement) -> list[str]:
+    """Return lines on the compared results, and restrictions."""
+    lines = []
+    a, b = results.weights
+    if a or b:
+        same = "all" if results.shared == a == b else f"{results.shared} of {b}"
+        other = "" if results.shared == b else f"; A has {a}, the others are as B builds them"
+        lines.append(f"weights: {same} of B's are A's, by name and shape or by order{other}")
+    if results.agreement is not None:
+        lines.append(f"results: {results.agreement.check.detail}")
+    if results.draws:
+        lines.append("a step draws random numbers: with others, its results differ for that reason")
+    return lines

@@ -1,0 +1,169 @@
+"""Two models' steps in turn: the verdict, what they compute, and the calls by which they differ."""
+
+import pytest
+
+from pydlbench.cli.compare_models import read_task
+from pydlbench.cli.compare_options import CompareOptions
+from pydlbench.compare.models import change_of, compare_models
+from pydlbench.errors import UsageError
+from pydlbench.records.agreement import Agreement
+from pydlbench.records.change import StepAgreement
+from pydlbench.records.measurement import TimeSummary
+from pydlbench.records.step import StepRecord, StepSpec
+from pydlbench.records.trace import CallInContext
+from pydlbench.report.change import change_report, conclude
+from pydlbench.report.text import as_text
+
+#: Seconds of the calls of A, by module.
+CALLS = {"fc1": 0.02, "fc2": 0.03, "head": 0.01}
+BETWEEN_S = 0.005
+
+
+def agreement(error=1e-7):
+    compared = Agreement(
+        frameworks=("A", "B"),
+        output=error,
+        gradients=None,
+        worst=None,
+        median=None,
+        tensors={"output": error},
+        norms={"output": error},
+        tolerance=1e-5,
+    )
+    return StepAgreement(agreement=compared, shared=4, weights=(4, 4))
+
+
+def record(name, factor=1.0, scatter=0.002, calls=CALLS, **fields):
+    """A step whose rounds drift together with those of the other one."""
+    drift = (1, 1.2, 0.9, 1.1, 1, 0.95)
+    own = (1, -1, 0.5, -0.5, 1, -1)
+    whole = (sum(calls.values()) + BETWEEN_S) * factor
+    rounds = {
+        n: whole * d * (1 + scatter * o) for n, (d, o) in enumerate(zip(drift, own, strict=True))
+    }
+    time = TimeSummary(
+        median=whole, ci_low=whole, ci_high=whole, q1=whole, q3=whole, min=whole, n=6, repetitions=6
+    )
+    rows = tuple(
+        CallInContext(
+            operator="aten.addmm",
+            module=module,
+            direction="forward",
+            count=1,
+            in_context_s=seconds * factor,
+            share=seconds / whole,
+            flops=10**9,
+        )
+        for module, seconds in calls.items()
+    )
+    fields = {"calls": rows, "between_calls_s": BETWEEN_S, **fields}
+    spec = StepSpec(model=f"{name}.py:build")
+    return StepRecord(spec=spec, status="ok", time=time, rounds_s=rounds, **fields)
+
+
+def compared(run_record, b, results=None):
+    a = record("old", scatter=-0.002)
+    change = change_of(a, b, results or agreement())
+    return compare_models([a, b], change, run_record)
+
+
+@pytest.mark.parametrize(
+    ("factor", "scatter", "verdict", "word"),
+    [
+        (1.0, 0.002, "SAME", "as fast as A"),
+        (0.9, 0.002, "FASTER", "1.11"),
+        (1.1, 0.002, "SLOWER", "slower"),
+        (1.03, 0.002, "SLOWER", "slower"),
+        (1.01, 0.2, "UNCLEAR", "unclear"),
+    ],
+)
+def test_the_verdict_is_that_of_the_rounds_in_turn(run_record, factor, scatter, verdict, word):
+    found = compared(run_record, record("new", factor, scatter))
+    (row,) = found.rows
+    assert row.verdict == verdict
+    assert row.estimate.ratio == pytest.approx(factor, rel=0.06)
+    assert row.estimate.ci_low < row.estimate.ratio < row.estimate.ci_high
+    (first, *_) = conclude(found, found.change)
+    assert word in first
+    assert "outputs agree" in first
+    assert found.to_dict()["settings"]["confidence"] == 0.95
+
+
+def test_rows_add_up_to_the_difference_and_name_the_new_layer(run_record):
+    b = record("new", calls={**CALLS, "extra": 0.02})
+    found = compared(run_record, b)
+    whole = sum(row.difference_s for row in found.change.rows)
+    assert whole == pytest.approx(0.02)
+    first = found.change.rows[0]
+    assert (first.module, first.why) == ("extra", "only in B")
+    assert "added: 20.0 ms, of which aten.addmm 20.0 ms" in conclude(found, found.change)[0]
+    text = as_text(change_report(found))
+    assert "extra" in text
+
+
+def test_calls_of_renamed_modules_correspond_by_what_they_compute(run_record):
+    names = {f"blocks.{number}": seconds for number, seconds in enumerate(CALLS.values())}
+    found = compared(run_record, record("new", calls=names))
+    assert not {"only in A", "only in B"} & {row.why for row in found.change.rows}
+
+
+def test_a_faster_step_that_computes_something_else_is_named_first(run_record):
+    found = compared(run_record, record("new", 0.5), agreement(0.3))
+    first, second = conclude(found, found.change)
+    assert "something else" in first
+    assert "0.30 of the scale" in first
+    assert "2.000x as fast" in second
+    assert found.to_dict()["change"]["results"]["agreement"]["output"] == 0.3
+
+
+def test_a_step_that_was_not_traced_has_its_time_and_the_reason(run_record):
+    b = record("new", 0.9, calls=CALLS, untraced="a graph", between_calls_s=None)
+    found = compared(run_record, b.__class__.from_dict({**b.to_dict(), "calls": None}))
+    assert found.rows[0].verdict == "FASTER"
+    assert found.change.rows == ()
+    assert found.change.untraced == "B: a graph"
+
+
+FILES = {
+    "old.py": "import torch\ndef build(size=1): pass\n",
+    "new.py": "import torch\ndef build(size=1): pass\n",
+    "reference.py": "import torch\nclass Model: pass\ndef get_inputs(): pass\n",
+    "faster.py": "import torch\nclass ModelNew: pass\n",
+}
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.usefixtures("files")
+def test_the_sides_are_read_as_step_reads_models():
+    words = ["old.py:build", "--set-a", "size=1", "--set-b", "size=2", "--phase", "training"]
+    task, _ = read_task(CompareOptions.parse(words))
+    specs = [row.spec for row in task.rows]
+    assert [spec.options for spec in specs] == [{"size": "1"}, {"size": "2"}]
+    assert {spec.phase for spec in specs} == {"training"}
+    task, _ = read_task(CompareOptions.parse(["reference.py:Model", "faster.py:ModelNew"]))
+    references = [row.spec.own.reference for row in task.rows]
+    assert references == [None, "reference.py:Model"]
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["old.py:build"],
+        ["old.py:biuld", "new.py:build"],
+        ["old.py", "new.py:build"],
+        ["gone.py:build", "new.py:build"],
+        ["old.py:build", "last"],
+        ["old.py:build", "new.py:build", "--phase", "all"],
+        ["mnist", "mnist", "--set-b", "sice=2"],
+    ],
+)
+def test_bad_sides_are_refused_with_the_nearest_choice(words):
+    with pytest.raises(UsageError, match="nearest"):
+        read_task(CompareOptions.parse(words))
