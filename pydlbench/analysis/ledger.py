@@ -222,8 +222,9 @@ def ledger_of(
     device_time, idle = _device_time(recorded)
     whole_s = device_time.span_s if device_time else 0.0
     calls = _calls(parts, placed, steps, whole_s, best_s)
-    if not recorded.timed:
-        calls = _without_times(calls)
+    if not recorded.timed:  # the largest limit first
+        untimed = (replace(call, device_s=None, kernels=0.0) for call in calls)
+        calls = tuple(sorted(untimed, key=lambda call: -(call.limit_s or 0.0)))
     categories = _categories(calls, lambda call: call.category, whole_s)
     directions = _categories(calls, lambda call: call.direction, whole_s)
     modules = tuple(_module_row(path, module, steps, whole_s) for path, module in _with_paths(tree))
@@ -377,12 +378,6 @@ def _calls(
             )
         )
     return tuple(sorted(rows, key=lambda row: -(row.device_s or 0.0)))
-
-
-def _without_times(calls: Sequence[LedgerCall]) -> tuple[LedgerCall, ...]:
-    """Return calls of a file without times: the one with the largest limit first."""
-    untimed = (replace(call, device_s=None, kernels=0.0) for call in calls)
-    return tuple(sorted(untimed, key=lambda call: -(call.limit_s or 0.0)))
 
 
 def _precision(part: _Part) -> str:
