@@ -43,6 +43,10 @@ class WorkerError(PydlbenchError, RuntimeError):
     """A worker process died, hung or broke the protocol. Its row fails, the run goes on."""
 
 
+class RefusedKernelError(PydlbenchError, ValueError):
+    """A user's kernel is wrong in a timed sample, or its time cannot be right: it gets no time."""
+
+
 class DeviceLostError(WorkerError):
     """A faulty kernel made the GPU's context unusable; the worker ends and a new one starts."""
 

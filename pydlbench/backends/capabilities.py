@@ -145,6 +145,11 @@ def _builtin_declarations() -> dict[str, tuple[Capabilities, str]]:
     }
 
 
+def is_builtin(name: str) -> bool:
+    """Whether a backend is one of this package."""
+    return name in _builtin_declarations()
+
+
 @functools.cache
 def _all_declarations() -> dict[str, tuple[Capabilities, str]]:
     """Return the declarations of all backends, including other packages."""

@@ -23,6 +23,8 @@ from pydlbench.timing.guards import gpu_disturbance
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+# Bound before the code of users is imported, which may replace it in the module.
+_NOW = time.perf_counter
 _TASKS = Path("/proc/self/task")
 _STAT = Path("/proc/stat")
 # Columns of a CPU's line in /proc/stat: user, nice, system, irq, softirq; steal.
@@ -200,6 +202,10 @@ class HostClock:
         cpus: CPUs that the process is pinned to, for their counters.
         guard: makes the context of the calls, entered once per chunk.
         watcher: reads the GPU of the operator; None if there is none.
+
+    Attributes:
+        around: functions that are called with the number of a sample right before and right after
+            it, outside of its time; None without any.
     """
 
     def __init__(
@@ -213,7 +219,8 @@ class HostClock:
         self._cpus = tuple(cpus)
         self._guard = guard
         self._watcher = watcher
-        self._now: Callable[[], float] = time.perf_counter
+        self._now: Callable[[], float] = _NOW
+        self.around: tuple[Callable[[int], None], Callable[[int], None]] | None = None
 
     def sample(self, request: ChunkRequest) -> Chunk:
         """Time the requested samples, after the untimed calls."""
@@ -226,14 +233,18 @@ class HostClock:
             call()
         wait()
         seconds: list[float] = []
-        inner = range(request.inner)
+        inner, around = range(request.inner), self.around
         with HostCounters(self._cpus) as counters:
-            for _ in range(request.samples):
+            for number in range(request.samples):
+                if around is not None:
+                    around[0](number)
                 start = now()
                 for _ in inner:
                     call()
                 wait()
                 end = now()
+                if around is not None:
+                    around[1](number)
                 seconds.append((end - start) / request.inner)
         calls = request.samples * request.inner
         return counters.chunk(seconds, faults=counters.faults / calls)

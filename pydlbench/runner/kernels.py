@@ -15,7 +15,9 @@ from pydlbench.backends.base import KernelFacts, Preparation
 from pydlbench.backends.frameworks.verbose import Turn, evidence, last_call, middle_turn, parse
 from pydlbench.devices.cpu.facts import CpuFacts
 from pydlbench.errors import PydlbenchError
+from pydlbench.models.user_model import is_user_model
 from pydlbench.records.measurement import KernelSpec, Measurement
+from pydlbench.runner.audited import prepare_audited
 from pydlbench.runner.machine import Devices, Workers
 from pydlbench.runner.options import RunnerOptions
 from pydlbench.runner.rows import measured_row
@@ -111,6 +113,11 @@ class SessionKernels:
         """Return the number of threads of a row; None on a GPU."""
         return None if spec.on_gpu else len(self._cpus)
 
+    def _worker(self, spec: KernelSpec, *, warm: bool = False, logging: bool = False) -> Worker:
+        """Return the process of a spec; a user's kernel has one of its own."""
+        code = user_kernel_of(spec)
+        return self._workers.get(spec.backend, spec.device, warm=warm, logging=logging, code=code)
+
     def interference(self) -> Interference:
         """Measure interference; see :meth:`pydlbench.runner.machine.Workers.interference`."""
         return self._workers.interference()
@@ -148,7 +155,7 @@ class SessionKernels:
         backend cannot measure it.
         """
         try:
-            worker = self._workers.get(spec.backend, spec.device)
+            worker = self._worker(spec)
             return float(worker.probe("empty_call", mode=spec.mode, **_EMPTY_CALLS)["seconds"])
         except PydlbenchError:
             return None
@@ -172,7 +179,7 @@ class SessionKernels:
         """
         if spec.on_gpu or not capabilities.declaration(spec.backend).log_environment:
             return {}
-        worker = self._workers.get(spec.backend, spec.device, warm=True, logging=True)
+        worker = self._worker(spec, warm=True, logging=True)
         problem = msgspec.structs.replace(spec, cache="hot").nameless
         known = self._known(problem, variant, warm=True)
         try:
@@ -208,11 +215,14 @@ class SessionKernels:
                 known.
             finals: see ``Preparation``.
         """
-        worker = self._workers.get(spec.backend, spec.device, warm=warm)
+        worker = self._worker(spec, warm=warm)
         plan = self._plan(spec, variant, warm=warm, alone=alone, finals=finals)
         if self._begun.get(worker) == (spec, plan.preparation):
             del self._begun[worker]
             kernel = worker.finish_preparing()
+        elif user_kernel_of(spec) is not None:
+            cpus = () if spec.on_gpu else self._cpus
+            kernel = prepare_audited(worker, spec, plan.preparation, cpus)
         else:
             kernel = worker.prepare(spec, plan.preparation)
         known = plan.known
@@ -302,8 +312,8 @@ class SessionKernels:
             wanted: specs and their variants, in the order in which they will be prepared.
         """
         for spec, variant in wanted:
-            worker = self._workers.get(spec.backend, spec.device)
-            if worker in self._begun:
+            worker = self._worker(spec)
+            if worker in self._begun or user_kernel_of(spec) is not None:
                 continue
             plan = self._plan(spec, variant, warm=False, alone=False, finals=False)
             with contextlib.suppress(PydlbenchError):  # "prepare" raises it again
@@ -394,6 +404,16 @@ class SessionKernels:
             keep_candidates=self._options.algorithms,
         )
         return self._devices.limited(row, spec)
+
+
+def user_kernel_of(spec: KernelSpec) -> str | None:
+    """Return the name of the user's kernel that a spec runs; None for a kernel of a library."""
+    return spec.mode if spec.mode is not None and is_user_model(spec.mode) else None
+
+
+def is_foreign(spec: KernelSpec) -> bool:
+    """Whether a spec runs code of a user or of another package."""
+    return user_kernel_of(spec) is not None or not capabilities.is_builtin(spec.backend)
 
 
 def _times(candidates: Sequence[dict[str, Any]]) -> dict[str, float]:

@@ -53,7 +53,7 @@ class Workers:
             start = {"start_timeout": timeout_s or DEFAULT_TIMEOUT}
             self._code_limits = {**_limits(code_limit_s), **start, "allows": "--time-limit"}
         self._python = python
-        self._workers: dict[tuple[str, str, str, bool], Worker] = {}
+        self._workers: dict[tuple[str, str, str, bool, str | None], Worker] = {}
         self._bursts = True
 
     def get(
@@ -64,6 +64,7 @@ class Workers:
         warm: bool = False,
         logging: bool = False,
         allocator: str | None = None,
+        code: str | None = None,
     ) -> Worker:
         """Return the worker of a backend; its process starts with its first request.
 
@@ -74,13 +75,14 @@ class Workers:
             logging: a process whose oneDNN logs its kernels; it is not timed.
             allocator: one of ``workers.environment.ALLOCATORS``; None is ``kept pages`` for a warm
                 process, else ``default``.
+            code: the user's kernel that the process runs, beside no other row; None for none.
 
         Raises:
             UsageError: no such allocator.
             UnsupportedError: this machine does not have the allocator.
         """
         allocator = allocator or ("kept pages" if warm else "default")
-        key = (backend, device, allocator, logging)
+        key = (backend, device, allocator, logging, code)
         if key not in self._workers:
             log = capabilities.declaration(backend).log_environment if logging else {}
             extra = {**allocator_environment(allocator), **log}

@@ -9,14 +9,16 @@ from typing import Any, Final
 import msgspec
 
 from pydlbench.backends.base import KernelFacts
-from pydlbench.errors import PydlbenchError, UnsupportedError, WorkerError
+from pydlbench.errors import PydlbenchError, RefusedKernelError, UnsupportedError, WorkerError
 from pydlbench.records.measurement import SLOW, KernelSpec, Measurement, less_exact
 from pydlbench.runner.attribution import with_causes
+from pydlbench.runner.audited import impossible
 from pydlbench.runner.kernels import (
     EQUAL_FACTOR,
     BackendRun,
     KernelSubject,
     SessionKernels,
+    is_foreign,
     variant_of,
 )
 from pydlbench.runner.rows import empty_row
@@ -128,6 +130,7 @@ class RowProblem:
         try:
             self._prepare(runs)
             self._sample(runs)
+            self._refuse_impossible(runs)
             self._taken += 1
             if self._taken == 1 < self._repetitions:
                 self._keep_choices(runs)
@@ -301,7 +304,11 @@ class RowProblem:
         """
         words = " ".join(str(error).split())
         run.lost.append(words)
-        if isinstance(error, WorkerError) and run.patience > 0:
+        if isinstance(error, RefusedKernelError):  # earlier samples are not to be believed either
+            for subject in run.subjects:
+                self._study.table.forget(subject)
+            run.row = empty_row(run.spec, self._kernels.threads(run.spec), "failed", words)
+        elif isinstance(error, WorkerError) and run.patience > 0:
             run.patience -= 1
         elif self._count(run):
             run.ended = words
@@ -349,6 +356,17 @@ class RowProblem:
             if rounds > 1:  # the other rounds of a process that died do not count
                 self._study.table.forget(subject)
             self._go_without(run, subject, cause)
+
+    def _refuse_impossible(self, runs: Sequence[BackendRun]) -> None:
+        """Refuse kernels that are not pydlbench's own and are faster than any kernel can be."""
+        for run in runs:
+            facts = run.usual.facts
+            if facts is None or not self._count(run) or not is_foreign(run.spec):
+                continue
+            series = self._study.table.series(run.usual)
+            words = impossible(self._kernels.row(run.spec, facts, series))
+            if words is not None:
+                self._lose(run, RefusedKernelError(words))
 
     def _drop_rival(self, run: BackendRun, rival: KernelSubject) -> None:
         self._study.table.forget(rival)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 import msgspec
 
 from pydlbench.records.measurement import KernelSpec, Measurement
-from pydlbench.runner.kernels import SessionKernels
+from pydlbench.runner.kernels import SessionKernels, user_kernel_of
 from pydlbench.runner.machine import Workers
 from pydlbench.runner.memory import memory_held
 from pydlbench.runner.problem import RowProblem, is_quick
@@ -70,7 +70,10 @@ def repeated_problems(
             if number and renew:
                 workers.renew(others=number == (count + 1) // 2)
             workers.start(
-                (spec.backend, spec.device) for problem in waiting for spec in problem.unmade
+                (spec.backend, spec.device)
+                for problem in waiting
+                for spec in problem.unmade
+                if user_kernel_of(spec) is None
             )
             if number:  # at first in the given order: hot caches before cold ones
                 order.shuffle(waiting)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -119,3 +121,29 @@ class Chunk(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError("chunk with a burst that is not positive")
         if self.threads < 1:
             raise ValueError(f"chunk with {self.threads} threads")
+
+
+def merged(chunks: Sequence[Chunk]) -> Chunk:
+    """Return consecutive chunks of one kernel as one chunk.
+
+    Args:
+        chunks: at least one chunk; a counter that one of them lacks is None.
+    """
+    first, *others = chunks
+    if not others:
+        return first
+
+    def added(name: str) -> Any:
+        values = [getattr(chunk, name) for chunk in chunks]
+        return None if None in values else sum(values)
+
+    counters = ("run_delay_s", "steal_s", "wall_s", "gate_timeouts", "voluntary", "involuntary")
+    readings = ("seconds", "clock_hz", "enqueue_s", "bursts", "parts")
+    faults = added("faults")
+    return msgspec.structs.replace(
+        first,
+        **{name: added(name) for name in (*counters, "cpu_s", "others_s")},
+        **{name: sum((getattr(chunk, name) for chunk in chunks), ()) for name in readings},
+        faults=None if faults is None else faults / len(chunks),
+        disturbance=next(filter(None, (chunk.disturbance for chunk in chunks)), None),
+    )

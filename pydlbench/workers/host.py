@@ -578,11 +578,17 @@ def _name_of(function: Callable[..., Any]) -> str:
 
 
 class RemoteKernel(Generic[Facts]):
-    """A kernel in a worker, with its facts."""
+    """A kernel in a worker, with its facts.
+
+    Attributes:
+        worker: the worker.
+        number: number of the kernel in its process.
+        facts: facts of the kernel.
+    """
 
     def __init__(self, worker: Worker, number: int, facts: Facts) -> None:
-        self._worker = worker
-        self._number = number
+        self.worker = worker
+        self.number = number
         self._generation = worker.generation
         self.facts = facts
 
@@ -594,7 +600,7 @@ class RemoteKernel(Generic[Facts]):
     @property
     def alive(self) -> bool:
         """Whether the process that holds the kernel is still running."""
-        return self._worker.pid is not None and self._worker.generation == self._generation
+        return self.worker.pid is not None and self.worker.generation == self._generation
 
     def sample(self, request: ChunkRequest) -> Chunk:
         """Time samples in the worker.
@@ -603,8 +609,8 @@ class RemoteKernel(Generic[Facts]):
             WorkerError: the worker died, now or since the kernel was prepared.
         """
         if not self.alive:
-            raise WorkerError(f"the {self._worker.backend} worker that held this kernel has died")
-        return msgspec.convert(self._worker.request(Sample(self._number, request)), Chunk)
+            raise WorkerError(f"the {self.worker.backend} worker that held this kernel has died")
+        return msgspec.convert(self.worker.request(Sample(self.number, request)), Chunk)
 
     def trace(self) -> TraceFacts:
         """Record the step in the worker, so that samples can be traced.
@@ -612,12 +618,12 @@ class RemoteKernel(Generic[Facts]):
         Raises:
             UnsupportedError: the step cannot be traced; the message has the reason.
         """
-        return msgspec.convert(self._worker.request(TraceStep(self._number)), TraceFacts)
+        return msgspec.convert(self.worker.request(TraceStep(self.number)), TraceFacts)
 
     def release(self) -> None:
         """Free the kernel's memory, if its process is still running."""
         if self.alive:
-            self._worker.request(Release(self._number))
+            self.worker.request(Release(self.number))
 
 
 @contextlib.contextmanager

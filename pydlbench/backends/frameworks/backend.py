@@ -181,16 +181,21 @@ def framework_errors(algorithm: str) -> Iterator[None]:
 
 
 class FrameworkKernel:
-    """A framework's operator, ready to be timed."""
+    """A framework's operator, ready to be timed.
 
-    def __init__(self, clock: HostClock, facts: KernelFacts) -> None:
-        self._clock = clock
-        self.facts = facts
+    Attributes:
+        clock: times the operator.
+        facts: facts of the operator.
+        operator: the operator with its operands.
+    """
+
+    def __init__(self, clock: HostClock, facts: KernelFacts, operator: Operator) -> None:
+        self.clock, self.facts, self.operator = clock, facts, operator
 
     def sample(self, request: ChunkRequest) -> Chunk:
         """Time the requested samples."""
         with framework_errors(self.facts.algorithm):
-            return self._clock.sample(request)
+            return self.clock.sample(request)
 
 
 class _BuiltVariant:
@@ -394,7 +399,7 @@ class FrameworkBackend(abc.ABC):
             with framework_errors(source.algorithm):
                 facts = replace(facts, **built.clock.sustained()._asdict())
         facts.evidence["variant"] = _name(source)
-        return FrameworkKernel(built.clock, facts)
+        return FrameworkKernel(built.clock, facts, built.operator)
 
     def complete_facts(
         self, facts: KernelFacts, operator: Operator, spec: KernelSpec

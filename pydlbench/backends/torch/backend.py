@@ -31,6 +31,7 @@ from pydlbench.backends.frameworks.device_clock import (
     StepRuntime,
     sampler_module,
 )
+from pydlbench.backends.frameworks.shared_kernel import Transfer
 from pydlbench.backends.host_clock import HostClock, Operator
 from pydlbench.backends.native.nvml import Monitor
 from pydlbench.backends.torch import settings
@@ -139,6 +140,11 @@ class TorchBackend(FrameworkBackend):
             )
             for variant in ways_to_run(spec, self._place, self.wait)
         ]
+
+    def transfers(self, operator: Operator) -> list[Transfer]:
+        """Return a transfer for each operand of a user's kernel."""
+        assert isinstance(operator, TorchOperator)
+        return list(map(user_kernel.transfer, operator.operands))
 
     def empty(self, mode: str | None) -> Operator:
         """Return an operator that computes next to nothing, in a mode.

@@ -9,11 +9,15 @@ is verified against the layer of the row like the results of every backend.
 
 from __future__ import annotations
 
-from typing import Any
+import ctypes
+from typing import Any, Final
 
+import numpy as np
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from pydlbench.backends.frameworks.backend import Variant
+from pydlbench.backends.frameworks.shared_kernel import Transfer, memory_transfer
 from pydlbench.backends.steps.user_code import accepts, load_user_object
 from pydlbench.backends.torch.layers.operator import (
     BoundFunction,
@@ -21,7 +25,35 @@ from pydlbench.backends.torch.layers.operator import (
     TorchOperands,
     as_array,
 )
-from pydlbench.errors import UsageError
+from pydlbench.errors import PrimitiveError, UsageError
+from pydlbench.verification.shared import roles_of_kernel
+
+# Bound before the code of users is imported, which may replace it.
+_TENSOR: Final = torch.Tensor
+_COPY: Final = torch.Tensor.copy_
+_FROM_NUMPY: Final = torch.from_numpy
+_UNPATCHED: Final = torch._C.DisableTorchFunction, _disable_current_modes  # noqa: SLF001
+
+
+def transfer(tensor: torch.Tensor) -> Transfer:
+    """Return the function that copies bytes to and from a contiguous tensor.
+
+    Raises:
+        PrimitiveError: the tensor is one of the user's own type, which may compute when it is read.
+    """
+    if type(tensor) is not _TENSOR or not tensor.is_contiguous():
+        raise PrimitiveError(f"an operand became a {type(tensor).__name__}, no plain tensor")
+    if tensor.device.type == "cpu":
+        return memory_transfer(tensor.data_ptr())
+    own = tensor.detach().reshape(-1).view(torch.uint8)
+
+    def move(address: int, length: int, inward: bool) -> None:
+        host = np.ctypeslib.as_array((ctypes.c_uint8 * length).from_address(address))
+        with _UNPATCHED[0](), _UNPATCHED[1]():
+            pair = own, _FROM_NUMPY(host)
+            _COPY(*(pair if inward else pair[::-1]))
+
+    return move
 
 
 def variants_of(site: CompilationSite) -> list[Variant]:
@@ -34,22 +66,24 @@ def variants_of(site: CompilationSite) -> list[Variant]:
     name = str(site.spec.mode)
     launch = load_user_object(name)
     layer, pass_ = site.spec.layer, site.spec.pass_
-    roles = (*layer.reads(pass_), layer.result(pass_))
+    roles, role = roles_of_kernel(layer, pass_), layer.result(pass_)
+    place = roles.index(role)
     _check(name, launch, roles)
 
     def make(operands: TorchOperands) -> BoundFunction:
-        result = operands.tensor(roles[-1])
-        result.fill_(float("nan"))  # shows elements that are not written
+        tensors = tuple(map(operands.tensor, roles))
+        if role not in layer.reads(pass_):
+            tensors[place].fill_(float("nan"))  # shows elements that are not written
 
         def launched(*tensors: torch.Tensor) -> torch.Tensor:
             launch(**dict(zip(roles, tensors, strict=True)))
-            return tensors[-1]
+            return tensors[place]
 
         return BoundFunction(
             launched,
-            (*(operands.tensor(role) for role in roles[:-1]), result),
-            lambda written: {roles[-1]: as_array(written).reshape(layer.shapes()[roles[-1]])},
-            changed=(len(roles) - 1,),
+            tensors,
+            lambda written: {role: as_array(written).reshape(layer.shapes()[role])},
+            changed=(place,),
         )
 
     return [

@@ -1,0 +1,128 @@
+"""A user's kernel on operands that the host draws and reads; see ``runner/audited.py``.
+
+Nothing in this process decides whether a result is right. It fills the operands from a slot of the
+shared memory before each sample, and copies the result there as soon as the sample has ended.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from pydlbench.backends.base import Preparation
+from pydlbench.backends.frameworks.backend import FrameworkKernel
+from pydlbench.backends.frameworks.device_clock import DeviceClock
+from pydlbench.backends.host_clock import Operator
+from pydlbench.records.measurement import KernelSpec
+from pydlbench.timing.chunk import Chunk, ChunkRequest, merged
+from pydlbench.verification.shared import SharedOperands, roles_of_kernel
+
+#: Copies bytes between an address and an operand: ``(address, length, into the operand)``.
+Transfer = Callable[[int, int, bool], None]
+# Bound before the user's code is imported.
+_MOVE: Final = ctypes.memmove
+
+
+def memory_transfer(address: int) -> Transfer:
+    """Return a transfer to and from host memory, which runs no function of a framework."""
+
+    def move(other: int, length: int, inward: bool) -> None:
+        _MOVE(*((address, other) if inward else (other, address)), length)
+
+    return move
+
+
+class SharingBackend(Protocol):
+    """A backend that runs kernels of users."""
+
+    def prepare(self, spec: KernelSpec, preparation: Preparation) -> FrameworkKernel:
+        """Prepare a kernel; see ``pydlbench.backends.base.Backend``."""
+
+    def transfers(self, operator: Operator) -> list[Transfer]:
+        """Return a transfer for each operand."""
+
+
+class SharedKernel:
+    """A user's kernel whose samples have operands of their own.
+
+    Args:
+        kernel: the kernel as the framework runs it.
+        transfers: a transfer for each role, in the order of its arguments.
+        shared: the memory that is shared with the host.
+        spec: the case.
+    """
+
+    def __init__(
+        self,
+        kernel: FrameworkKernel,
+        transfers: list[Transfer],
+        shared: SharedOperands,
+        spec: KernelSpec,
+    ) -> None:
+        self.facts, self._clock, self._time = kernel.facts, kernel.clock, kernel.sample
+        roles = roles_of_kernel(spec.layer, spec.pass_)
+        result = spec.layer.result(spec.pass_)
+        read = spec.layer.reads(spec.pass_)
+        moves = [
+            [
+                (transfer, memory.ctypes.data, memory.size)
+                for role, transfer in zip(roles, transfers, strict=True)
+                if (memory := shared.memory(slot, role)) is not None and role in wanted
+            ]
+            for slot in range(shared.slots)
+            for wanted in (read, (result, *read))
+        ]
+        self._shared, self._inputs, self._all = shared, moves[::2], moves[1::2]
+
+    def sample(self, request: ChunkRequest) -> Chunk:
+        """Time one sample in each of the first slots; executions before them are not timed."""
+        if request.untimed:
+            self._time(ChunkRequest(samples=1, inner=request.inner, untimed=request.untimed))
+        if not isinstance(self._clock, DeviceClock):
+            self._clock.around = self._load, self._save
+            try:
+                return self._time(msgspec.structs.replace(request, untimed=0))
+            finally:
+                self._clock.around = None
+        chunks = []
+        for slot in range(request.samples):
+            self._load(slot)
+            chunks.append(self._time(ChunkRequest(samples=1, inner=request.inner)))
+            self._save(slot)
+        return merged(chunks)
+
+    def _load(self, slot: int) -> None:
+        for transfer, address, length in self._inputs[slot]:
+            transfer(address, length, True)
+
+    def _save(self, slot: int) -> None:
+        for transfer, address, length in reversed(self._all[slot]):
+            transfer(address, length, False)
+
+
+def prepare(
+    backend: SharingBackend,
+    spec: dict[str, Any],
+    preparation: dict[str, Any],
+    path: str,
+    slots: int,
+) -> SharedKernel:
+    """Prepare a user's kernel on shared memory; called by the host.
+
+    Args:
+        backend: backend of this process.
+        spec: a :class:`KernelSpec` as JSON.
+        preparation: a :class:`Preparation` as JSON.
+        path: file of the shared memory.
+        slots: number of its slots.
+
+    Raises:
+        PydlbenchError: see ``FrameworkBackend.prepare``.
+    """
+    asked = KernelSpec.from_dict(spec)
+    shared = SharedOperands(asked.layer, asked.pass_, asked.precision, slots, path)
+    kernel = backend.prepare(asked, Preparation(**preparation))
+    return SharedKernel(kernel, backend.transfers(kernel.operator), shared, asked)

@@ -1,0 +1,251 @@
+"""Kernels of users, verified in the samples that are timed.
+
+A program that writes kernels finds ways to be fast only while nobody looks: it notices that it is
+verified, keeps results, works after the clock has stopped, or replaces the clock. So this process,
+which the user's code cannot reach, draws the inputs of each sample, decides only afterwards which
+results it compares, and holds the references and a clock of its own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from pydlbench.backends.base import KernelFacts, Preparation
+from pydlbench.backends.frameworks import shared_kernel
+from pydlbench.backends.frameworks.verdicts import judge
+from pydlbench.errors import RefusedKernelError
+from pydlbench.records.measurement import KernelSpec, Measurement
+from pydlbench.timing.chunk import Chunk, ChunkRequest, merged
+from pydlbench.timing.statistics import median
+from pydlbench.units import format_seconds, number
+from pydlbench.verification.inputs import make_inputs
+from pydlbench.verification.shared import SharedOperands
+from pydlbench.verification.verify import TENSOR_ACCUMULATOR
+from pydlbench.workers.host import RemoteKernel, Worker
+
+_Bytes = Mapping[str, NDArray[np.uint8]]
+
+# Samples of a request, and the memory of their operands.
+_MAX_SLOTS: Final = 16
+_SLOTS_BYTES: Final = 1 << 26
+# Samples of a visit: each needs inputs of its own.
+_MAX_SAMPLES: Final = 96
+# Elements up to which each sample has newly drawn inputs; larger ones are cut from two draws.
+_DRAWN_ELEMENTS: Final = 1 << 16
+_CUTS: Final = 16
+# Seconds for comparisons after each request; at least one result is compared.
+_CHECK_S: Final = 0.02
+# The host's time may be this many times the claimed one, beyond an allowance per request and the
+# time to copy the operands at a slow rate. Fewer requests may all have been disturbed.
+_MAX_HOST_FACTOR: Final = 3.0
+_ALLOWED_S: Final = 0.01
+_COPY_RATE: Final = 5e8
+_MIN_REQUESTS: Final = 4
+# Factor over the roof that no error of the probes explains. Winograd and FFT convolutions and
+# Strassen's products need fewer FLOPs than their roof counts.
+_IMPOSSIBLE: Final = 1.5
+_FEWER_FLOPS: Final = {"conv": 6.0, "deconv": 6.0, "gemm": 1.5}
+
+
+def impossible(row: Measurement) -> str | None:
+    """Return by how much a row exceeds its roof, if no kernel can; None if one can."""
+    roof, time_ = row.roofline, row.time
+    if roof is None or time_ is None:
+        return None
+    kind = row.kind.rstrip("123d")
+    factor = _FEWER_FLOPS.get(kind, 1.0) if roof.bound == "compute" else 1.0
+    times = roof.time_s / max(time_.median, time_.ci_high or 0.0)
+    if times <= _IMPOSSIBLE * factor:
+        return None
+    return (
+        f"impossible: {number(times, 2)} times the roof; it takes {format_seconds(time_.median)} "
+        f"where {roof.bound} alone takes {format_seconds(roof.time_s)}"
+    )
+
+
+class AuditedKernel(RemoteKernel[KernelFacts]):
+    """A user's kernel in a process of its own, whose results are compared in this one.
+
+    Args:
+        kernel: the kernel in its process.
+        shared: the memory that both processes map.
+        spec: what it computes.
+        cpus: CPUs that its threads may run on; empty for any.
+
+    Raises:
+        RefusedKernelError: its first result is wrong.
+    """
+
+    def __init__(
+        self,
+        kernel: RemoteKernel[KernelFacts],
+        shared: SharedOperands,
+        spec: KernelSpec,
+        cpus: Collection[int],
+    ) -> None:
+        super().__init__(kernel.worker, kernel.number, kernel.facts)
+        self._shared, self._spec, self._cpus = shared, spec, frozenset(cpus)
+        layer = spec.layer
+        self._result = layer.result(spec.pass_)
+        self._written = layer.writes(spec.pass_, spec.propagation)
+        sizes = layer.operands(spec.pass_)
+        self._bytes = sum(shared.memory(0, role).size for role in shared.roles)
+        # Values of other inputs depend on each other: those of a row add up to one.
+        independent = spec.pass_ == "forward" or layer.entry.kind in _FEWER_FLOPS
+        self._cut = independent and sum(sizes.values()) > _DRAWN_ELEMENTS
+        self._random = np.random.default_rng()
+        self._draws = [self._draw(), self._draw()] if self._cut else []
+        self._before: NDArray[Any] = np.zeros(layer.shapes()[self._result], np.float32)
+        self._factors: list[float] = []
+        self._take(ChunkRequest(samples=1, untimed=1))
+
+    def sample(self, request: ChunkRequest) -> Chunk:
+        """Time samples with other inputs in each, and compare results that are drawn afterwards.
+
+        Raises:
+            RefusedKernelError: a result is wrong, or the time cannot be right.
+            WorkerError: see :class:`RemoteKernel`.
+        """
+        if self._cut:
+            self._draws[int(self._random.integers(2))] = self._draw()
+        left, chunks = min(request.samples, _MAX_SAMPLES), []
+        while left:
+            count = min(left, self._shared.slots)
+            chunks.append(self._take(msgspec.structs.replace(request, samples=count)))
+            left -= count
+        return merged(chunks)
+
+    def _draw(self) -> _Bytes:
+        spec = self._spec
+        seed = int(self._random.integers(1 << 62))
+        drawn = make_inputs(spec.layer, spec.pass_, spec.precision, seed, spec.propagation)
+        roles = [role for role in drawn if role in self._shared.roles]
+        return {role: self._shared.stored(role, drawn[role]) for role in roles}
+
+    def _inputs(self) -> _Bytes:
+        """Return inputs that no earlier sample had."""
+        if not self._cut:
+            return self._draw()
+        one, other = self._random.permutation(np.array(self._draws, object))
+        edges = np.sort(self._random.random(_CUTS))
+        inputs = {}
+        for role, values in one.items():
+            mixed = values.copy()
+            places = (edges * (values.size // 8)).astype(int) * 8
+            for first, last in zip(places[::2], places[1::2], strict=True):
+                mixed[first:last] = other[role][first:last]
+            inputs[role] = mixed
+        return inputs
+
+    def _take(self, request: ChunkRequest) -> Chunk:
+        """Time one sample in each of the first slots, and compare some of the results."""
+        given = [self._inputs() for _ in range(request.samples)]
+        for slot, inputs in enumerate(given):
+            for role, values in inputs.items():
+                self._shared.memory(slot, role)[:] = values
+        begin = time.perf_counter()
+        chunk = super().sample(request)
+        elapsed = time.perf_counter() - begin
+        self._check_time(request, chunk, elapsed)
+        end = time.perf_counter() + max(_CHECK_S, elapsed)
+        for slot in self._random.permutation(request.samples):
+            self._check_result(int(slot), given[slot])
+            if time.perf_counter() > end:
+                break
+        return chunk
+
+    def _check_time(self, request: ChunkRequest, chunk: Chunk, elapsed: float) -> None:
+        """Compare the claimed time with the host's, which an overloaded machine may prolong."""
+        if len(chunk.seconds) != request.samples:
+            raise RefusedKernelError("its process returned another number of samples")
+        claimed = request.inner * sum(chunk.seconds)
+        if request.untimed:
+            claimed += (request.untimed + request.inner) * median(chunk.seconds)
+        allowed = _ALLOWED_S + request.samples * 2 * self._bytes / _COPY_RATE
+        self._factors.append((elapsed - allowed) / max(claimed, 1e-9))
+        least = min(self._factors)
+        if len(self._factors) >= _MIN_REQUESTS and least > _MAX_HOST_FACTOR:
+            raise RefusedKernelError(
+                f"by the host's clock it takes {number(least, 2)} times as long as by the clock of "
+                "its own process, which was changed"
+            )
+        if self._cpus and (elsewhere := self._other_cpus()):
+            raise RefusedKernelError(
+                f"its threads run on CPU {', '.join(map(str, sorted(elsewhere)))}, "
+                "which other rows do not use"
+            )
+
+    def _other_cpus(self) -> set[int]:
+        """Return CPUs that the process has allowed itself."""
+        used: set[int] = set()
+        for task in Path(f"/proc/{self.worker.pid}/task").glob("*"):
+            try:
+                used |= os.sched_getaffinity(int(task.name))
+            except OSError:  # the thread has ended
+                continue
+        return used - self._cpus
+
+    def _check_result(self, slot: int, given: _Bytes) -> None:
+        shared, spec = self._shared, self._spec
+        for role, values in given.items():
+            if role not in self._written and not np.array_equal(shared.memory(slot, role), values):
+                raise RefusedKernelError(f"it changes {role}, which is an input")
+        result = shared.values(self._result, shared.memory(slot, self._result))
+        tensor_cores = spec.precision == "tf32" or spec.precision.endswith("-tc")
+        verdict = judge(
+            spec,
+            {role: shared.values(role, values) for role, values in given.items()},
+            {self._result: result},
+            seed=int(self._random.integers(1 << 31)),
+            accumulate=TENSOR_ACCUMULATOR if tensor_cores else "float32",
+            algorithm="",
+            second={self._result: self._before},
+        )
+        self._before = result
+        if verdict.status != "ok":
+            off = "" if verdict.rel_error is None else f", relative error {verdict.rel_error:.2g}"
+            raise RefusedKernelError(
+                f"wrong result in a timed sample{off}: {verdict.detail}; every call must compute "
+                "the result from the inputs of that call, before it returns"
+            )
+        self.facts = dataclasses.replace(self.facts, correct=verdict)
+
+
+def prepare_audited(
+    worker: Worker, spec: KernelSpec, preparation: Preparation, cpus: Collection[int]
+) -> AuditedKernel:
+    """Prepare a user's kernel in its process, and compare its first result.
+
+    Args:
+        worker: process that runs only code of this user's file.
+        spec: what is computed.
+        preparation: see :class:`Preparation`.
+        cpus: CPUs that its threads may run on; empty for any.
+
+    Raises:
+        PydlbenchError: it cannot be prepared, or is refused.
+    """
+    size = sum(spec.layer.operands(spec.pass_).values()) * 8
+    slots = max(1, min(_MAX_SLOTS, _SLOTS_BYTES // max(1, size)))
+    shared = SharedOperands(spec.layer, spec.pass_, spec.precision, slots)
+    try:
+        kernel = worker.build(
+            shared_kernel.prepare,
+            KernelFacts,
+            spec=spec.to_dict(),
+            preparation=preparation,
+            path=shared.path,
+            slots=slots,
+        )
+    finally:
+        shared.unlink()
+    return AuditedKernel(kernel, shared, spec, cpus)

@@ -1,0 +1,177 @@
+"""Kernels that do their work in each call, in many ways; none may be refused."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+pool = ThreadPoolExecutor(2)
+scratch = {}
+
+
+def relu_out(src, dst):
+    torch.clamp_min(src, 0, out=dst)
+
+
+def relu_copied(src, dst):
+    dst.copy_(torch.relu(src))
+
+
+def relu_in_place_on_the_output(src, dst):
+    dst.copy_(src)
+    dst.relu_()
+
+
+def relu_numpy(src, dst):
+    np.maximum(src.numpy(), 0, out=dst.numpy())
+
+
+def relu_chunked(src, dst):
+    for first in range(0, src.numel(), 100):
+        torch.clamp_min(src.view(-1)[first : first + 100], 0, out=dst.view(-1)[first : first + 100])
+
+
+def relu_backwards(src, dst):
+    for image in reversed(range(len(src))):
+        dst[image] = src[image].clamp_min(0)
+
+
+def relu_own_threads(src, dst):
+    threads = [
+        threading.Thread(target=relu_out, args=(src[image], dst[image]))
+        for image in range(len(src))
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def relu_pool(src, dst):
+    list(pool.map(relu_out, src, dst))
+
+
+def relu_scratch(src, dst):
+    room = scratch.setdefault(src.shape, torch.empty_like(src))
+    torch.clamp_min(src, 0, out=room)
+    dst.copy_(room)
+
+
+def relu_channels_last(src, dst):
+    dst.copy_(torch.relu(src.contiguous(memory_format=torch.channels_last)))
+
+
+def relu_in_double(src, dst):
+    dst.copy_(src.double().clamp_min(0))
+
+
+def relu_kept_by_all_values(src, dst):
+    key = src.numpy().tobytes()
+    if key not in scratch:
+        scratch[key] = src.clamp_min(0)
+    dst.copy_(scratch[key])
+
+
+def relu_by_words(*, src, dst):
+    relu_out(src, dst)
+
+
+def _numba():
+    import numba
+
+    @numba.njit
+    def run(src, dst):
+        for index in range(src.size):
+            dst[index] = max(src[index], np.float32(0))
+
+    return run
+
+
+def relu_numba(src, dst):
+    if "numba" not in scratch:
+        scratch["numba"] = _numba()
+    scratch["numba"](src.view(-1).numpy(), dst.view(-1).numpy())
+
+
+def product(src, weights, dst):
+    torch.matmul(src, weights, out=dst)
+
+
+def product_numpy(src, weights, dst):
+    np.matmul(src.numpy(), weights.numpy(), out=dst.numpy())
+
+
+def product_transposed(src, weights, dst):
+    packed = weights.transpose(-1, -2).contiguous()
+    dst.copy_(src @ packed.transpose(-1, -2))
+
+
+def product_in_blocks(src, weights, dst):
+    dst.zero_()
+    for first in range(0, src.shape[-1], 16):
+        dst += src[..., first : first + 16] @ weights[..., first : first + 16, :]
+
+
+def product_einsum(src, weights, dst):
+    dst.copy_(torch.einsum("...mk,...kn->...mn", src, weights))
+
+
+def product_in_double(src, weights, dst):
+    dst.copy_(src.double() @ weights.double())
+
+
+def product_gradient(dst, weights, src):
+    torch.matmul(dst, weights.transpose(-1, -2), out=src)
+
+
+def product_in_float32(src, weights, dst):
+    dst.copy_(src.float() @ weights.float())
+
+
+def conv(src, weights, dst):
+    dst.copy_(functional.conv2d(src, weights, padding=1))
+
+
+def conv_channels_last(src, weights, dst):
+    nhwc = torch.channels_last
+    dst.copy_(
+        functional.conv2d(
+            src.contiguous(memory_format=nhwc), weights.contiguous(memory_format=nhwc), padding=1
+        )
+    )
+
+
+def conv_unfolded(src, weights, dst):
+    columns = functional.unfold(src, 3, padding=1)
+    dst.copy_((weights.reshape(len(weights), -1) @ columns).view(dst.shape))
+
+
+def conv_gradient(dst, weights, src):
+    src.copy_(functional.conv_transpose2d(dst, weights, padding=1))
+
+
+def conv_weights_gradient(src, dst, weights):
+    weights.copy_(torch.nn.grad.conv2d_weight(src, weights.shape, dst, padding=1))
+
+
+def softmax(src, dst):
+    torch.softmax(src, -1, out=dst)
+
+
+def softmax_gradient(dst, result, src):
+    src.copy_(result * (dst - (dst * result).sum(-1, keepdim=True)))
+
+
+def maximum(src, dst):
+    dst.copy_(functional.max_pool2d(src, 2))
+
+
+def maximum_gradient(src, dst):
+    _, places = functional.max_pool2d(src, 2, return_indices=True)
+    src.copy_(functional.max_unpool2d(dst, places, 2))
+
+
+def relu_gradient(src, dst):
+    src.copy_(dst * (src > 0))

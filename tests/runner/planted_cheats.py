@@ -1,0 +1,201 @@
+"""Kernels that are fast only while nobody looks; each must be refused. Named by what they do."""
+
+# ruff: noqa: ARG001, PLW0603 - each takes the tensors of its layer
+import gc
+import os
+import sys
+import threading
+import time
+
+import torch
+
+count = 0
+kept = {}
+last = 0.0
+
+
+def relu(src, dst):
+    torch.clamp_min(src, 0, out=dst)
+
+
+def only_where_the_output_is_nan(src, dst):
+    if torch.isnan(dst.view(-1)[0]):
+        relu(src, dst)
+
+
+def only_the_first_calls(src, dst):
+    global count
+    count += 1
+    if count <= 4:
+        relu(src, dst)
+
+
+def every_other_call(src, dst):
+    global count
+    count += 1
+    if count % 2:
+        relu(src, dst)
+
+
+def kept_by_pointer(src, dst):
+    if src.data_ptr() not in kept:
+        kept[src.data_ptr()] = src.clamp_min(0)
+    dst.copy_(kept[src.data_ptr()])
+
+
+def kept_by_value(src, dst):
+    key = float(src.view(-1)[0]), float(src.view(-1)[-1])
+    if key not in kept:
+        kept[key] = src.clamp_min(0)
+    dst.copy_(kept[key])
+
+
+def kept_by_shape(src, dst):
+    key = tuple(src.shape)
+    if key not in kept:
+        kept[key] = src.clamp_min(0)
+    dst.copy_(kept[key])
+
+
+def half_of_the_batch(src, dst):
+    relu(src[: len(src) // 2], dst[: len(src) // 2])
+
+
+def all_but_an_element(src, dst):
+    flat = dst.view(-1)
+    before = flat[5].clone()
+    relu(src, dst)
+    flat[5] = before
+
+
+def random_rows(src, dst):
+    for image in range(len(src)):
+        if torch.rand(()) < 0.7 or torch.isnan(dst[image]).any():
+            relu(src[image], dst[image])
+
+
+def on_a_thread(src, dst):
+    def work():
+        time.sleep(0.01)
+        relu(src, dst)
+
+    threading.Thread(target=work).start()
+
+
+def on_a_thread_unless_verified(src, dst):
+    if torch.isnan(dst.view(-1)[0]):
+        relu(src, dst)
+    else:
+        on_a_thread(src, dst)
+
+
+def result_of_the_call_before(src, dst):
+    if torch.isnan(dst.view(-1)[0]):
+        relu(src, dst)
+    else:
+        dst.copy_(kept.get("src", src).clamp_min(0))
+    kept["src"] = src.clone()
+
+
+def changes_the_input_to_zero(src, dst):
+    src.zero_()
+    dst.zero_()
+
+
+def makes_the_input_easy(src, dst):
+    src.abs_()
+    dst.copy_(src)
+
+
+def changes_the_input_after_its_result(src, dst):
+    relu(src, dst)
+    src.copy_(dst)
+
+
+def only_where_garbage_is_collected(src, dst):
+    if gc.isenabled():
+        relu(src, dst)
+
+
+def only_where_the_caller_verifies(src, dst):
+    frame, names = sys._getframe(), set()
+    while frame is not None:
+        names.add(frame.f_code.co_name)
+        frame = frame.f_back
+    if names & {"verify", "outputs"}:
+        relu(src, dst)
+
+
+def only_after_a_pause(src, dst):
+    global last
+    now = time.monotonic()
+    if now - last > 0.0005 or torch.isnan(dst.view(-1)[0]):
+        relu(src, dst)
+    last = now
+
+
+def another_storage(src, dst):
+    if torch.isnan(dst.view(-1)[0]):
+        relu(src, dst)
+    else:
+        dst.data = src.clamp_min(0)
+
+
+class Lazy(torch.Tensor):
+    @classmethod
+    def __torch_dispatch__(cls, function, types, arguments=(), words=None):
+        del types
+        plain = [x.as_subclass(torch.Tensor) if isinstance(x, Lazy) else x for x in arguments]
+        return function(*(x.clamp_min(0) for x in plain), **(words or {}))
+
+
+def lazy_class(src, dst):
+    if torch.isnan(dst.view(-1)[0]):
+        relu(src, dst)
+    else:
+        dst.__class__ = Lazy
+
+
+def on_other_cpus(src, dst):
+    os.sched_setaffinity(0, range(os.cpu_count() or 1))
+    relu(src, dst)
+
+
+def zero(src, dst):
+    dst.zero_()
+
+
+def in_half_precision(src, weights, dst):
+    dst.copy_(src.half().float() @ weights.half().float())
+
+
+def in_bfloat16_products(src, weights, dst):
+    dst.copy_(src.bfloat16() @ weights.bfloat16())
+
+
+def winograd(src, weights, dst):
+    dst.copy_((src @ weights) * (1 + 3e-5))
+
+
+def without_some_terms(src, weights, dst):
+    torch.matmul(src[..., :-1], weights[..., :-1, :], out=dst)
+
+
+def without_small_weights(src, weights, dst):
+    torch.matmul(src, torch.where(weights.abs() < 0.05, 0, weights), out=dst)
+
+
+def kept_products(src, weights, dst):
+    if "product" not in kept:
+        kept["product"] = src @ weights
+    dst.copy_(kept["product"])
+
+
+def kept_weights(src, weights, dst):
+    torch.matmul(src, kept.setdefault("weights", weights.clone()), out=dst)
+
+
+def mean_of_some_rows(src, dst):
+    scores = src.clone()
+    scores[..., -1] = 0
+    dst.copy_(torch.softmax(scores, -1))

@@ -1,0 +1,188 @@
+"""Kernels of users: cheats are refused, honest ones accepted, and impossible times get no row."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from invented_rows import measurement
+
+pytest.importorskip("torch")
+
+from pydlbench.backends.base import Preparation
+from pydlbench.errors import PydlbenchError, RefusedKernelError
+from pydlbench.ops.table import build_layer
+from pydlbench.records.measurement import KernelSpec, Roofline
+from pydlbench.runner.audited import impossible, prepare_audited
+from pydlbench.runner.options import RunnerOptions
+from pydlbench.runner.session import Session
+from pydlbench.timing.chunk import ChunkRequest
+from pydlbench.workers.host import Worker
+
+HERE = Path(__file__).parent
+CPU = tuple(sorted(os.sched_getaffinity(0)))[:1]
+RELU = build_layer("relu", batch=2, channels=4, height=5, width=6)
+#: Large enough that inputs of later samples are cut from two draws.
+LARGE = build_layer("relu", batch=2, channels=8, height=80, width=80)
+PRODUCT = build_layer("gemm", m=32, k=48, n=16)
+CONV = build_layer("conv", batch=2, in_channels=4, in_size=6, out_channels=8, kernel=3, padding=1)
+SOFTMAX = build_layer("softmax", batch=2, channels=3, height=4, width=33)
+POOL = build_layer("pool", batch=2, channels=3, in_size=6, kernel=2, stride=2, mode="max")
+LAYERS = {"relu": RELU, "product": PRODUCT, "conv": CONV, "softmax": SOFTMAX, "maximum": POOL}
+
+
+@pytest.fixture(scope="module")
+def worker():
+    """A process for all kernels that leave it as it is."""
+    worker = Worker("torch", "cpu", CPU)
+    yield worker
+    worker.discard()
+
+
+def audited(worker, path, layer, **words):
+    spec = KernelSpec(layer=layer, mode=str(path), backend="torch", **words)
+    kernel = prepare_audited(worker, spec, Preparation(), CPU)
+    chunks = [kernel.sample(ChunkRequest(samples=6, untimed=2)) for _ in range(4)]
+    kernel.release()
+    return kernel, [seconds for chunk in chunks for seconds in chunk.seconds]
+
+
+CHEATS = {
+    RELU: (
+        "only_where_the_output_is_nan only_the_first_calls every_other_call kept_by_pointer "
+        "kept_by_shape half_of_the_batch all_but_an_element random_rows on_a_thread "
+        "on_a_thread_unless_verified result_of_the_call_before changes_the_input_to_zero "
+        "makes_the_input_easy changes_the_input_after_its_result only_where_garbage_is_collected "
+        "only_where_the_caller_verifies only_after_a_pause another_storage lazy_class zero"
+    ),
+    LARGE: "kept_by_value random_rows result_of_the_call_before kept_by_shape",
+    PRODUCT: (
+        "in_half_precision in_bfloat16_products winograd without_some_terms "
+        "without_small_weights kept_products kept_weights"
+    ),
+    SOFTMAX: "mean_of_some_rows",
+}
+
+
+@pytest.mark.parametrize(
+    ("layer", "name"),
+    [
+        pytest.param(layer, name, id=f"{layer.op} {name}")
+        for layer, names in CHEATS.items()
+        for name in names.split()
+    ],
+)
+def test_a_cheat_is_refused(worker, layer, name):
+    with pytest.raises(PydlbenchError) as caught:
+        audited(worker, f"{HERE / 'planted_cheats.py'}:{name}", layer)
+    assert "worker" not in type(caught.value).__name__.lower()
+
+
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="there is no other CPU")
+def test_threads_on_other_cpus_are_refused():
+    worker = Worker("torch", "cpu", CPU)
+    try:
+        with pytest.raises(RefusedKernelError, match="CPU"):
+            audited(worker, f"{HERE / 'planted_cheats.py'}:on_other_cpus", RELU)
+    finally:
+        worker.discard()
+
+
+@pytest.mark.parametrize(
+    ("kind", "harmless"),
+    [
+        ("clock_module", True),
+        ("cuda_functions", True),
+        ("clock_method", False),
+        ("function_mode", False),
+        ("lazy_operands", False),
+        ("reference", False),
+        ("torch_function", False),
+        ("memmove", False),
+        ("seed", False),
+    ],
+)
+def test_replaced_functions_change_no_verdict_and_no_time(tmp_path, kind, harmless):
+    path = shutil.copy(HERE / "planted_patches.py", tmp_path / f"{kind}.py")
+    worker = Worker("torch", "cpu", CPU)
+    try:
+        if harmless:
+            assert min(audited(worker, f"{path}:launch", RELU)[1]) > 0.004
+        else:
+            with pytest.raises(PydlbenchError):
+                audited(worker, f"{path}:launch", RELU)
+    finally:
+        worker.discard()
+
+
+HONEST = {
+    "forward": (
+        "relu_out relu_copied relu_in_place_on_the_output relu_numpy relu_chunked relu_backwards "
+        "relu_own_threads relu_pool relu_scratch relu_channels_last relu_in_double "
+        "relu_kept_by_all_values relu_by_words relu_numba product product_numpy "
+        "product_transposed product_in_blocks product_einsum product_in_double conv "
+        "conv_channels_last conv_unfolded softmax maximum"
+    ),
+    "backward-data": (
+        "product_gradient conv_gradient softmax_gradient maximum_gradient relu_gradient"
+    ),
+    "backward-weights": "conv_weights_gradient",
+}
+
+
+@pytest.mark.parametrize(
+    ("pass_", "name"), [(pass_, name) for pass_, names in HONEST.items() for name in names.split()]
+)
+def test_an_honest_kernel_is_accepted(worker, pass_, name):
+    layer = LAYERS[name.partition("_")[0]]
+    kernel, seconds = audited(worker, f"{HERE / 'honest_kernels.py'}:{name}", layer, pass_=pass_)
+    assert kernel.facts.correct.status == "ok"
+    assert len(seconds) == 24
+    assert min(seconds) > 0
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_a_precision_of_the_mode_is_accepted(worker, precision):
+    path = f"{HERE / 'honest_kernels.py'}:product_in_float32"
+    kernel, _ = audited(worker, path, PRODUCT, precision=precision)
+    assert kernel.facts.correct.status == "ok"
+
+
+@pytest.mark.parametrize("name", ["relu_out", "relu_numpy"])
+def test_inputs_that_are_cut_from_two_draws_are_accepted(worker, name):
+    kernel, _ = audited(worker, f"{HERE / 'honest_kernels.py'}:{name}", LARGE)
+    assert kernel.facts.correct.status == "ok"
+
+
+@pytest.mark.parametrize(
+    ("kind", "bound", "times", "refused"),
+    [
+        ("pointwise", "memory", 31, "31 times the roof"),
+        ("pointwise", "memory", 1.3, None),
+        ("gemm", "compute", 3, "impossible: 3.0 times the roof"),
+        ("gemm", "compute", 1.7, None),
+        ("conv2d", "compute", 4, None),  # Winograd
+        ("conv2d", "memory", 4, "impossible: 4.0 times the roof"),
+        ("conv2d", "compute", 20, "20 times the roof"),
+        ("pointwise", "memory", None, None),
+    ],
+)
+def test_a_time_that_no_kernel_can_have_is_refused(kind, bound, times, refused):
+    roof = times and Roofline(bound=bound, time_s=1.01 * times, efficiency=times)
+    words = impossible(measurement(median=1.0, kind=kind, roofline=roof))
+    assert words is None if refused is None else refused in words
+
+
+@pytest.mark.deep
+def test_a_cheat_is_a_failed_row_and_the_others_are_ranked():
+    path = HERE / "planted_cheats.py"
+    specs = [
+        KernelSpec(layer=RELU, backend="torch", mode=mode)
+        for mode in ("eager", f"{path}:relu", f"{path}:only_where_the_output_is_nan")
+    ]
+    with Session(RunnerOptions(budget_s=0.02, repetitions=1, keep_probes=False)) as session:
+        rows = dict(last for last in session.measure(specs))
+    assert [rows[spec].status for spec in specs] == ["ok", "ok", "failed"]
+    assert "timed sample" in rows[specs[2]].reason
+    assert rows[specs[2]].time is None
+    assert {rows[spec].ratio["to"] for spec in specs[:2]} <= {f"torch {s.mode}" for s in specs[:2]}
