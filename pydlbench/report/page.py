@@ -84,7 +84,8 @@ def runs_page(runs: Sequence[PageRun], title: str | None = None) -> str:
     machines = ", ".join(dict.fromkeys(run.machine for run in runs))
     kinds = ", ".join(dict.fromkeys(run.loaded.info.kind for run in runs))
     shown = [section for section in sections if section[1]]
-    return page(title or f"{kinds} on {machines}", subtitle, shown)
+    verb = "read on" if kinds == "trace" else "on"  # a recorded step ran elsewhere
+    return page(title or f"{kinds} {verb} {machines}", subtitle, shown)
 
 
 def _summary(names: Sequence[str], runs: Sequence[PageRun]) -> Iterator[Block]:
