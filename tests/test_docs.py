@@ -102,7 +102,8 @@ def parse(line: str) -> None:
     options, _ = read([words[0], *arguments])
     for pattern in getattr(options, "shape", None) or ():
         if not pattern.startswith("@"):
-            assert find_layers([pattern], None, option="--shape"), line
+            pool = getattr(options, "pool", None)
+            assert find_layers([pattern], None, pool, option="--shape"), line
 
 
 def test_enough_commands_are_found():

@@ -94,15 +94,19 @@ def _elementwise(
             raise UsageError(f"{name}: {len(shapes)} operands; nearest: {operands}")
         if values["number"] != 1 and not numbered:
             raise UsageError(f"number={values['number']}: {name} has none; nearest: 1")
-        whole = shapes[0]
-        if all(len(shape) == len(whole) for shape in shapes):
-            whole = tuple(map(max, *shapes)) if operands > 1 else whole
-        for role, shape in zip(roles, shapes, strict=True):
-            if len(shape) != len(whole) or any(
-                size not in (1, largest) for size, largest in zip(shape, whole, strict=True)
-            ):
-                fits = "x".join(map(str, whole))
-                raise UsageError(f"{role}={shape}: does not fit the others; nearest: {fits}")
+        # As in NumPy, missing leading sides are 1; where these do not fit, trailing ones as in
+        # benchdnn.
+        rank = max(map(len, shapes))
+        ones = [(1,) * (rank - len(shape)) for shape in shapes]
+        leading = [one + shape for one, shape in zip(ones, shapes, strict=True)]
+        trailing = [shape + one for one, shape in zip(ones, shapes, strict=True)]
+        fitting = next(filter(_broadcast, (leading, trailing)), None)
+        if fitting is None:
+            role, shape = roles[-1], shapes[-1]
+            longest = max(shapes, key=len)
+            fits = "x".join(map(str, longest))
+            raise UsageError(f"{role}={shape}: does not fit the others; nearest: {fits}")
+        values.update(zip(roles, fitting, strict=True))
 
     return _tensor_op(
         "elementwise",
@@ -123,6 +127,11 @@ def _elementwise(
         ),
         positive=frozenset((positive,) if positive else ()),
     )
+
+
+def _broadcast(shapes: Sequence[tuple[int, ...]]) -> bool:
+    """Whether shapes of one rank broadcast: the sizes of each side are equal or 1."""
+    return all(len(set(sizes) - {1}) <= 1 for sizes in zip(*shapes, strict=True))
 
 
 def _sum_flops(layer: Layer) -> int:

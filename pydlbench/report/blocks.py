@@ -67,7 +67,7 @@ class Headline(Lines):
     bold: int = 1
 
 
-class Loss(NamedTuple):
+class LostTime(NamedTuple):
     """A part of a time that may be saved, as a candidate for a headline.
 
     Attributes:
@@ -88,7 +88,7 @@ class Loss(NamedTuple):
         return self.seconds if self.low is None else self.low
 
 
-def largest_loss(losses: Sequence[Loss]) -> Loss | None:
+def largest_loss(losses: Sequence[LostTime]) -> LostTime | None:
     """Return the loss of which the intervals support most; None if they support none."""
     best = max(losses, key=lambda loss: loss.supported_s, default=None)
     return best if best is not None and best.supported_s > 0 else None

@@ -13,7 +13,15 @@ from pydlbench.records.record import columns_of
 from pydlbench.records.run import RunRecord
 from pydlbench.records.step import step_words
 from pydlbench.records.user_model import rate_unit
-from pydlbench.report.blocks import Block, Heading, Headline, Lines, Loss, TableBlock, largest_loss
+from pydlbench.report.blocks import (
+    Block,
+    Heading,
+    Headline,
+    Lines,
+    LostTime,
+    TableBlock,
+    largest_loss,
+)
 from pydlbench.report.columns import device_name
 from pydlbench.report.context import call_tree
 from pydlbench.report.figures.bars import Bar, bars
@@ -239,7 +247,7 @@ def conclusion(record: BreakdownRecord) -> list[str]:
         return [*_dominant_module(record), f"next, for what is not measured: pydlbench {again}"]
     loss = largest_loss(_losses(record))
     if loss is None:
-        loss = Loss(0.0, None, "No term besides the limit is worth 0.5 % of the step", "")
+        loss = LostTime(0.0, None, "No term besides the limit is worth 0.5 % of the step", "")
     following = f"next: {loss.command or _diagnose(record)}"
     return [f"{loss.text}.", *_dominant_module(record), following]
 
@@ -248,7 +256,7 @@ def _diagnose(record: BreakdownRecord) -> str:
     return f"pydlbench {shlex.join(['diagnose', *step_words(record)])}"
 
 
-def _losses(record: BreakdownRecord) -> list[Loss]:
+def _losses(record: BreakdownRecord) -> list[LostTime]:
     """Return the terms besides the limit, and what changed steps save, if they are large enough."""
     step_s = record.measured.median
     scale = Scale.fit(step_s)
@@ -260,7 +268,7 @@ def _losses(record: BreakdownRecord) -> list[Loss]:
             size = f"{scale.text(term.seconds)} (95 % {between})"
             text = f"{percent(term.share)} of the step, {size}, is {term.term}"
             text = "; ".join([text + detail, *_overstated(record, term, scale)])
-            losses.append(Loss(term.seconds, term.ci_low, text, _diagnose(record)))
+            losses.append(LostTime(term.seconds, term.ci_low, text, _diagnose(record)))
     for other in record.alternatives:
         if other.saved < MIN_NAMED_SHARE * step_s:
             continue
@@ -273,7 +281,7 @@ def _losses(record: BreakdownRecord) -> list[Loss]:
         )
         command = f"pydlbench {shlex.join(['step', *step_words(record)])}"
         line = f"{setting} {command}" if setting else _diagnose(record)
-        losses.append(Loss(other.saved, other.ci_low, text, line))
+        losses.append(LostTime(other.saved, other.ci_low, text, line))
     return losses
 
 

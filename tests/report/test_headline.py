@@ -9,7 +9,7 @@ from said import says
 
 from pydlbench.cli.runs import stored_report
 from pydlbench.records.breakdown import Alternative, BreakdownRecord
-from pydlbench.report.blocks import Headline, Loss, largest_loss
+from pydlbench.report.blocks import Headline, LostTime, largest_loss
 from pydlbench.report.breakdown import breakdown_report, conclusion
 from pydlbench.store.documents import load
 
@@ -27,7 +27,7 @@ RECORDED = Path(__file__).parents[1] / "end_to_end" / "recorded"
     ],
 )
 def test_the_largest_loss_is_one_that_its_interval_supports(losses, largest):
-    found = largest_loss([Loss(*loss, "pydlbench diagnose") for loss in losses])
+    found = largest_loss([LostTime(*loss, "pydlbench diagnose") for loss in losses])
     assert (found and found.text) == largest
 
 

@@ -104,7 +104,7 @@ def test_a_product_that_the_library_cannot_give_is_a_reason(gpu, error):
 
 
 def test_an_unknown_capability_is_measured_without_a_theory(gpu):
-    probe = Probes(gpu(name="NVIDIA Thor", capability="11.0"))
+    probe = Probes(gpu(name="NVIDIA Thor", capability="99.0"))
     record = extend(probe, ["fp32"], levels=())
     assert record.peak("fp32").measured == 1e12
     assert record.peak("fp32").theoretical is None
