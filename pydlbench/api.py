@@ -167,9 +167,9 @@ def compare_models(a: str, b: str, **options: Any) -> CompareDocument:
     from pydlbench.cli.compare_models import comparison_of, read_task
     from pydlbench.cli.compare_options import CompareOptions
 
-    given = CompareOptions.parse(
-        [a, b, *words_of("pydlbench.compare_models", CompareOptions, {"store": "none", **options})]
-    )
+    values = {"store": "none", "quiet": True, **options}
+    words = words_of("pydlbench.compare_models", CompareOptions, values)
+    given = CompareOptions.parse([*words, a, b])
     task, _ = read_task(given)
     with recorder_of(given, "compare") as recorder:
         results = execute([task], None, recorder, progress=ProgressLine(None))

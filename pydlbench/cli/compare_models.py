@@ -12,11 +12,11 @@ from pydlbench.cli import step
 from pydlbench.cli.measuring import answer
 from pydlbench.cli.options import flag_of
 from pydlbench.cli.output import row_warnings
-from pydlbench.cli.steps import ModelTask, StepsTask
+from pydlbench.cli.steps import USER_MODEL_OPTIONS, ModelTask, StepsTask
 from pydlbench.compare.models import change_of, compare_models
-from pydlbench.errors import PydlbenchError, UsageError
+from pydlbench.errors import UsageError
 from pydlbench.models.user_model import defines, is_onnx, is_user_model
-from pydlbench.records.change import ModelChange, StepAgreement
+from pydlbench.records.change import ModelChange
 from pydlbench.records.run import RunRecord
 from pydlbench.records.step import StepRecord, StepSpec
 from pydlbench.report.blocks import Block, Lines
@@ -30,11 +30,15 @@ if TYPE_CHECKING:
     from pydlbench.compare.comparison import Comparison
     from pydlbench.store.documents import Loaded
 
+#: Default number of repetitions: processes of a step differ by a few per cent.
+REPETITIONS: Final = 16
 # Options whose texts ``step`` reads.
 _OF_STEP: Final = (
     *("batch", "precision", "framework", "mode", "phase", "input", "threads", "set_"),
     *("loss", "optimizer", "layout", "device", "autocast"),
 )
+# Its flags.
+_FLAGS: Final = ("train_mode", "eval_mode")
 
 
 def run_models(args: CompareOptions) -> tuple[int, Comparison | None]:
@@ -97,7 +101,10 @@ def read_task(args: CompareOptions) -> tuple[ModelsTask, tuple[str, ...]]:
             "new.py:build, or one with --set-a and --set-b"
         )
     tasks, notes = zip(
-        *(_side(args, *each) for each in zip(names, (args.set_a, args.set_b), strict=True)),
+        *(
+            _side(args, name, own, _fields(name, names))
+            for name, own in zip(names, (args.set_a, args.set_b), strict=True)
+        ),
         strict=True,
     )
     rows = [row for task in tasks for row in task.rows]
@@ -114,23 +121,33 @@ def read_task(args: CompareOptions) -> tuple[ModelsTask, tuple[str, ...]]:
     ]
     first = tasks[0]
     options = {**first.options, **tasks[1].options}
-    options |= {"repetitions": args.repetitions, "budget_s": args.budget * args.repetitions}
+    count = args.repetitions if "repetitions" in args.given else REPETITIONS
+    options |= {"repetitions": count, "budget_s": args.budget * count}
     guessed = any(task.guessed for task in tasks)
     every = tuple(dict.fromkeys(note for some in notes for note in some))
     return ModelsTask(rows=tuple(sides), options=options, guessed=guessed), every
 
 
+def _fields(name: str, names: Sequence[str]) -> list[str]:
+    """Return the options that a model takes; a catalogue's and a user's take different ones."""
+    if len({is_user_model(each) for each in names}) == 1:
+        return [*_OF_STEP, *_FLAGS]
+    left_out = ("batch",) if is_user_model(name) and not is_onnx(name) else USER_MODEL_OPTIONS
+    return [field for field in (*_OF_STEP, *_FLAGS) if field not in left_out]
+
+
 def _side(
-    args: CompareOptions, name: str, own: Sequence[tuple[str, str]]
+    args: CompareOptions, name: str, own: Sequence[tuple[str, str]], fields: Sequence[str]
 ) -> tuple[Any, tuple[str, ...]]:
     """Return the task of one model's step, as ``pydlbench step`` reads it, and notes."""
     words = [
         word
-        for field in _OF_STEP
+        for field in fields
+        if field not in _FLAGS
         for text in getattr(args, field)
         for word in (flag_of(field), text)
     ]
-    words += [flag_of(field) for field in ("train_mode", "eval_mode") if getattr(args, field)]
+    words += [flag_of(field) for field in _FLAGS if field in fields and getattr(args, field)]
     words += [word for pair in own for word in ("--set", "=".join(pair))]
     if not args.framework and not is_user_model(name):
         words += ["--framework", FRAMEWORKS[0]]
@@ -172,12 +189,7 @@ class ModelsTask(ModelTask, StepsTask):
 
         specs = [row.spec for row in self.rows]
         view.advance(0, len(specs), "results")
-        try:
-            results = agree_steps(specs, session)
-        except UsageError:
-            raise
-        except PydlbenchError as error:
-            results = StepAgreement(unchecked=" ".join(str(error).split()))
+        results = agree_steps(specs, session)
 
         def changed(change: ModelChange) -> Result:
             key = f"{row_key(self, self.rows[0])}/change"

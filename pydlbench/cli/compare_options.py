@@ -114,7 +114,8 @@ class CompareOptions(Measuring, MarkdownOutput):
         read=percentage,
     )
     repetitions: int = REPETITIONS(
-        help="with models, --interleave or --python: repetitions of each side (default: 10)",
+        help="with models, --interleave or --python: repetitions of each side (default: 10, of "
+        "models 16)",
         read=_repetitions,
         default=10,
     )

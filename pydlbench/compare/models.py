@@ -11,7 +11,6 @@ from pydlbench.analysis.ledger_difference import compare_steps
 from pydlbench.compare.comparison import Comparison
 from pydlbench.compare.interleaved import RerunPair, RerunSide, compare_interleaved
 from pydlbench.compare.rows import Matching, Pair, side_of_documents
-from pydlbench.compare.stored import CONTENDED
 from pydlbench.records.change import ModelChange, StepAgreement
 from pydlbench.records.run import RunRecord
 from pydlbench.records.step import StepRecord
@@ -21,6 +20,8 @@ from pydlbench.records.step import StepRecord
 MARGIN: Final = 0.01
 #: Level of the interval of the ratio.
 CONFIDENCE: Final = 0.95
+#: Note on steps of which most rounds were disturbed; interference in a round affects both.
+DISTURBED: Final = "other work disturbed most rounds: the interval is wide"
 
 
 def change_of(a: StepRecord, b: StepRecord, results: StepAgreement) -> ModelChange:
@@ -73,7 +74,7 @@ def compare_models(
         [pair],
         MARGIN if margin is None else margin,
         len(shared),
-        (CONTENDED,) if first.contended or second.contended else (),
+        (DISTURBED,) if first.contended or second.contended else (),
         CONFIDENCE,
     )
     return dataclasses.replace(compared, change=change)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 from pydlbench.compare.comparison import FASTER, SAME, SLOWER, Comparison
 from pydlbench.grouping import sum_by
+from pydlbench.records.agreement import OUTPUT
 from pydlbench.records.change import ModelChange, StepAgreement
 from pydlbench.records.comparison import least_change, ratio_text
 from pydlbench.records.ledger import LedgerDifference
@@ -61,10 +63,14 @@ def conclude(comparison: Comparison, change: ModelChange) -> list[str]:
     if not results.differs:
         return [time]
     assert results.agreement is not None, "it differs"
-    (first, *_), errors = results.agreement.wrong, results.agreement.tensors
+    wrong, errors = results.agreement.wrong, results.agreement.tensors
+    first = OUTPUT if OUTPUT in wrong else wrong[0]
     allowed = f"tolerance {results.agreement.tolerance:.1g}"
+    much = f"differs by {_error(errors[first])} ({allowed})"
+    if errors[first] == math.inf:
+        much = "has another shape, or is not finite"
     return [
-        f"B computes something else: {first} differs by {_error(errors[first])} ({allowed}).",
+        f"B computes something else: {first} {much}.",
         time,
     ]
 
@@ -99,14 +105,12 @@ def _results(results: StepAgreement) -> str:
         return f"results are not compared: {results.unchecked}"
     what = "outputs" if agreement.gradients is None else "outputs and gradients"
     if results.differs:
-        return "as it computes something else, its time is no improvement of A's"
+        return "the results differ, so these are times of two computations"
     return f"{what} agree (largest difference {_error(max(agreement.tensors.values()))})"
 
 
 def _error(error: float) -> str:
-    return (
-        f"{number(error, 2)} of the scale" if error < float("inf") else "its shape, or not finite"
-    )
+    return f"{number(error, 2)} of the scale"
 
 
 def _parts(comparison: Comparison, change: ModelChange) -> str:
@@ -115,7 +119,7 @@ def _parts(comparison: Comparison, change: ModelChange) -> str:
     whole = (row.b.median or 0.0) - (row.a.median or 0.0)
     if row.verdict not in (FASTER, SLOWER):
         return ""
-    sums = sum_by((each.operator, each.difference_s) for each in change.rows)
+    sums = sum_by((each.operator, each.difference_s) for each in change.rows if each.direction)
     parts = sorted(
         (pair for pair in sums.items() if pair[1] / whole > MIN_SHARE),
         key=lambda pair: -abs(pair[1]),

@@ -149,6 +149,11 @@ def test_the_sides_are_read_as_step_reads_models():
     task, _ = read_task(CompareOptions.parse(["reference.py:Model", "faster.py:ModelNew"]))
     references = [row.spec.own.reference for row in task.rows]
     assert references == [None, "reference.py:Model"]
+    words = ["mnist", "old.py:build", "--batch", "4", "--optimizer", "adam", "--seed", "3"]
+    task, _ = read_task(CompareOptions.parse(words))
+    a, b = (row.spec for row in task.rows)
+    assert (a.batch, a.own, a.seed, a.framework) == (4, None, 3, "torch")
+    assert (b.batch, b.own.optimizer, b.seed) == (None, "adam", 3)
 
 
 @pytest.mark.usefixtures("files")

@@ -1,0 +1,130 @@
+"""Counts how often ``pydlbench compare A B`` finds a planted change of a model's step.
+
+    python benchmarks/planted_changes.py --runs 20 --md planted_changes.md
+    python benchmarks/planted_changes.py --models layers --changes 0,3 --runs 1     # a short trial
+
+Each model consists of 100 equal units: products, convolutions or copies. In B some units run once
+more, and their results are dropped: 3 units are 3 % of the step, and both sides compute the same. A
+change is found if the verdict is SLOWER; with none planted, SLOWER and FASTER are false. Run it
+alone on the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections import Counter
+from itertools import product
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+import pydlbench
+from pydlbench.report.text import markdown_table
+from pydlbench.units import percent
+
+_SOURCE = """
+import torch
+from torch import nn
+
+class Planted(nn.Module):
+    def __init__(self, extra):
+        super().__init__()
+        self.units = nn.ModuleList({unit} for _ in range(100))
+        self.extra = extra
+
+    def forward(self, x):
+        for number, unit in enumerate(self.units):
+            if number < self.extra:
+                unit(x)
+            x = unit(x)
+        return x
+
+class Copy(nn.Module):
+    def forward(self, x):
+        return x.clone()
+
+def build(extra=0):
+    return Planted(extra), torch.randn({shape})
+"""
+#: Unit and shape of the input, by model; a step takes about 100 ms on two cores.
+MODELS = {
+    "layers": ("nn.Linear(384, 384)", "256, 384"),
+    "convolutions": ("nn.Conv2d(32, 32, 3, padding=1)", "4, 32, 28, 28"),
+    "copies": ("Copy()", "2, 1000, 1000"),
+}
+
+
+class Found(NamedTuple):
+    """The answer of one comparison.
+
+    Attributes:
+        verdict: SAME, FASTER, SLOWER or UNCLEAR.
+        ratio: B's time over A's.
+        seconds: duration of the comparison.
+    """
+
+    verdict: str
+    ratio: float
+    seconds: float
+
+
+def compare(file: Path, units: int, repetitions: int) -> Found:
+    """Compare a model with itself, with some units more in B."""
+    started = time.perf_counter()
+    model = f"{file}:build"
+    document = pydlbench.compare_models(
+        model, model, set_a={"extra": 0}, set_b={"extra": units}, repetitions=repetitions
+    )
+    (row,) = document.rows
+    return Found(row.verdict, row.ratio, time.perf_counter() - started)
+
+
+def line(model: str, units: int, found: list[Found]) -> list[str]:
+    """Return the table's line of some comparisons."""
+    verdicts = Counter(each.verdict for each in found)
+    wrong = verdicts["FASTER"] + (0 if units else verdicts["SLOWER"])
+    right = verdicts["SLOWER"] if units else verdicts["SAME"]
+    ratios = sorted(each.ratio - 1 for each in found)
+    return [
+        model,
+        f"{units} %",
+        str(len(found)),
+        str(right),
+        str(len(found) - right - wrong),
+        str(wrong),
+        f"{percent(ratios[0])} .. {percent(ratios[-1])}",
+        f"{median(each.seconds for each in found):.0f} s",
+    ]
+
+
+def main() -> None:
+    """Run the comparisons and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--models", default=",".join(MODELS), help="names, separated by commas")
+    parser.add_argument("--changes", default="0,1,3", help="planted changes in percent")
+    parser.add_argument("--runs", type=int, default=20, help="comparisons of each pair")
+    parser.add_argument("--repetitions", type=int, default=16, help="processes of each side")
+    parser.add_argument("--md", help="file to write the table into")
+    given = parser.parse_args()
+    pairs = list(product(given.models.split(","), map(int, given.changes.split(","))))
+    found: dict[tuple[str, int], list[Found]] = {pair: [] for pair in pairs}
+    with tempfile.TemporaryDirectory() as folder:
+        for _ in range(given.runs):  # in turn, so that drift affects all pairs
+            for model, units in pairs:
+                unit, shape = MODELS[model]
+                file = Path(folder) / f"{model}.py"
+                file.write_text(_SOURCE.format(unit=unit, shape=shape), encoding="utf-8")
+                answer = compare(file, units, given.repetitions)
+                found[model, units].append(answer)
+                print(model, f"{units} %", *answer, flush=True)
+    titles = ["model", "planted", "runs", "found", "not told", "wrong", "measured", "seconds"]
+    table = markdown_table(titles, [line(*pair, each) for pair, each in found.items()])
+    print(table)
+    if given.md:
+        Path(given.md).write_text(f"{table}\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
