@@ -53,9 +53,10 @@ CHEATS = {
         "kept_by_shape half_of_the_batch all_but_an_element random_rows on_a_thread "
         "on_a_thread_unless_verified result_of_the_call_before changes_the_input_to_zero "
         "makes_the_input_easy changes_the_input_after_its_result only_where_garbage_is_collected "
-        "only_where_the_caller_verifies only_after_a_pause another_storage lazy_class zero"
+        "only_where_the_caller_verifies only_after_a_pause another_storage lazy_class zero "
+        "from_the_shared_memory"
     ),
-    LARGE: "kept_by_value random_rows result_of_the_call_before kept_by_shape",
+    LARGE: "all_but_an_element kept_by_value random_rows result_of_the_call_before kept_by_shape",
     PRODUCT: (
         "in_half_precision in_bfloat16_products winograd without_some_terms "
         "without_small_weights kept_products kept_weights"

@@ -10,8 +10,6 @@ import ctypes
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-import msgspec
-
 from pydlbench.backends.base import Preparation
 from pydlbench.backends.frameworks.backend import FrameworkKernel
 from pydlbench.backends.frameworks.device_clock import DeviceClock
@@ -78,13 +76,16 @@ class SharedKernel:
         self._shared, self._inputs, self._all = shared, moves[::2], moves[1::2]
 
     def sample(self, request: ChunkRequest) -> Chunk:
-        """Time one sample in each of the first slots; executions before them are not timed."""
+        """Time one sample in each of the first slots; or, with untimed executions, only warm up.
+
+        The inputs of a sample are there only after the executions that warm it up.
+        """
         if request.untimed:
-            self._time(ChunkRequest(samples=1, inner=request.inner, untimed=request.untimed))
+            return self._time(request)
         if not isinstance(self._clock, DeviceClock):
             self._clock.around = self._load, self._save
             try:
-                return self._time(msgspec.structs.replace(request, untimed=0))
+                return self._time(request)
             finally:
                 self._clock.around = None
         chunks = []
