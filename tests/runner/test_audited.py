@@ -3,20 +3,25 @@
 import os
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from invented_rows import measurement
 
 pytest.importorskip("torch")
 
 from pydlbench.backends.base import Preparation
+from pydlbench.backends.frameworks.device_clock import DeviceClock
+from pydlbench.backends.frameworks.shared_kernel import SharedKernel, memory_transfer
 from pydlbench.errors import PydlbenchError, RefusedKernelError
 from pydlbench.ops.table import build_layer
 from pydlbench.records.measurement import KernelSpec, Roofline
 from pydlbench.runner.audited import impossible, prepare_audited
 from pydlbench.runner.options import RunnerOptions
 from pydlbench.runner.session import Session
-from pydlbench.timing.chunk import ChunkRequest
+from pydlbench.timing.chunk import Chunk, ChunkRequest
+from pydlbench.verification.shared import SharedOperands
 from pydlbench.workers.host import Worker
 
 HERE = Path(__file__).parent
@@ -187,3 +192,25 @@ def test_a_cheat_is_a_failed_row_and_the_others_are_ranked():
     assert "timed sample" in rows[specs[2]].reason
     assert rows[specs[2]].time is None
     assert {rows[spec].ratio["to"] for spec in specs[:2]} <= {f"torch {s.mode}" for s in specs[:2]}
+
+
+def test_on_a_gpu_each_sample_has_inputs_and_a_result_of_its_own():
+    shared = SharedOperands(RELU, "forward", "fp32", 2)
+    shared.unlink()
+    src, dst = np.zeros(240, np.float32), np.zeros(240, np.float32)
+
+    def sample(request):
+        np.maximum(src, 0, out=dst)
+        return Chunk(seconds=(1e-3 * request.inner,))
+
+    kernel = SimpleNamespace(facts=None, clock=object.__new__(DeviceClock), sample=sample)
+    transfers = [memory_transfer(array.ctypes.data) for array in (src, dst)]
+    given = [np.linspace(-1, end, 240, dtype=np.float32) for end in (1, 2)]
+    for slot, values in enumerate(given):
+        shared.memory(slot, "src")[:] = values.view(np.uint8)
+    spec = KernelSpec(layer=RELU, backend="torch")
+    chunk = SharedKernel(kernel, transfers, shared, spec).sample(ChunkRequest(samples=2, inner=3))
+    assert chunk.seconds == (3e-3, 3e-3)
+    for slot, values in enumerate(given):
+        result = shared.values("dst", shared.memory(slot, "dst"))
+        assert np.array_equal(result.ravel(), np.maximum(values, 0))
