@@ -56,13 +56,15 @@ def run_models(args: CompareOptions) -> tuple[int, Comparison | None]:
     def report(_: RunRecord, results: Results) -> list[Block]:
         comparison = comparison_of(results, args.same)
         if comparison is None:
-            return _untimed(results.outcomes)
+            lines = ["nothing is compared: a step has no time", *_reasons(results.outcomes)]
+            return [Lines(lines, alarm=True)]
         return change_report(comparison, everything=args.all)
 
     def document(results: Results) -> dict[str, Any]:
         comparison = comparison_of(results, args.same)
-        rows = {} if comparison is None else comparison.to_dict()
-        return {"kind": "compare", "run": results.run.to_dict(), **rows}
+        if comparison is not None:
+            return comparison.to_dict()
+        return {"rows": [], "geomean": None, "notes": _reasons(results.outcomes)}
 
     code, results = answer(
         *(args, "compare", [task], notes, report),
@@ -226,13 +228,13 @@ def _comparison(
     return compare_models(timed, changes[-1], run, margin)
 
 
-def _untimed(outcomes: Sequence[Result]) -> list[Block]:
-    lines = [
+def _reasons(outcomes: Sequence[Result]) -> list[str]:
+    """Return why steps have no time."""
+    return [
         f"{result.row.label if result.row else ''}: {result.status}: {result.reason}"
         for result in outcomes
         if result.status != "ok"
     ]
-    return [Lines(["nothing is compared: a step could not be timed", *lines], alarm=True)]
 
 
 def stored_report(loaded: Loaded) -> list[Block]:

@@ -66,6 +66,10 @@ def compare_models(
         seconds=(seconds[0], seconds[1]),
         libraries=(first.library, second.library),
     )
+    notes = [DISTURBED] if first.contended or second.contended else []
+    batches = (first.spec.batch, second.spec.batch)
+    if len({*batches}) > 1:
+        notes.append("a step of A has {} samples, one of B {}: times are of steps".format(*batches))
     rows = Pair(*(side.rows[0]._replace(status="ok") for side in sides))
     compared = compare_interleaved(
         sides[0],
@@ -74,7 +78,7 @@ def compare_models(
         [pair],
         MARGIN if margin is None else margin,
         len(shared),
-        (DISTURBED,) if first.contended or second.contended else (),
+        tuple(notes),
         CONFIDENCE,
     )
     return dataclasses.replace(compared, change=change)

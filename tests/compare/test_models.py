@@ -8,6 +8,7 @@ from pydlbench.compare.models import change_of, compare_models
 from pydlbench.errors import UsageError
 from pydlbench.records.agreement import Agreement
 from pydlbench.records.change import StepAgreement
+from pydlbench.records.comparison import CompareDocument
 from pydlbench.records.measurement import TimeSummary
 from pydlbench.records.step import StepRecord, StepSpec
 from pydlbench.records.trace import CallInContext
@@ -97,8 +98,10 @@ def test_rows_add_up_to_the_difference_and_name_the_new_layer(run_record):
     first = found.change.rows[0]
     assert (first.module, first.why) == ("extra", "only in B")
     assert "added: 20.0 ms, of which aten.addmm 20.0 ms" in conclude(found, found.change)[0]
-    text = as_text(change_report(found))
-    assert "extra" in text
+    assert "extra" in as_text(change_report(found))
+    document = CompareDocument.from_dict(found.to_dict())
+    assert document.change.rows == found.change.rows
+    assert document.rows[0].ratio == found.rows[0].estimate.ratio
 
 
 def test_calls_of_renamed_modules_correspond_by_what_they_compute(run_record):
