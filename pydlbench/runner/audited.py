@@ -118,9 +118,13 @@ class AuditedKernel(RemoteKernel[KernelFacts]):
         if self._cut:
             self._draws[int(self._random.integers(2))] = self._draw()
         left, chunks = min(request.samples, _MAX_SAMPLES), []
+        # The first sample after a pause wakes threads up; it is compared, and not kept.
+        first = int(request.untimed > 0 and self._shared.slots > 1)
         while left:
-            count = min(left, self._shared.slots)
-            chunks.append(self._take(msgspec.structs.replace(request, samples=count)))
+            count = min(left, self._shared.slots - first)
+            chunk = self._take(msgspec.structs.replace(request, samples=first + count))
+            seconds, enqueue_s = chunk.seconds[first:], chunk.enqueue_s[first:]
+            chunks.append(msgspec.structs.replace(chunk, seconds=seconds, enqueue_s=enqueue_s))
             left -= count
         return merged(chunks)
 
