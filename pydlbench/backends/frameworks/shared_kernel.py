@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from pydlbench.backends.base import Preparation
 from pydlbench.backends.frameworks.backend import FrameworkKernel
 from pydlbench.backends.frameworks.device_clock import DeviceClock
-from pydlbench.backends.host_clock import Operator
 from pydlbench.records.measurement import KernelSpec
 from pydlbench.timing.chunk import Chunk, ChunkRequest, merged
 from pydlbench.verification.shared import SharedOperands, roles_of_kernel
@@ -31,16 +30,6 @@ def memory_transfer(address: int) -> Transfer:
         _MOVE(*((address, other) if inward else (other, address)), length)
 
     return move
-
-
-class SharingBackend(Protocol):
-    """A backend that runs kernels of users."""
-
-    def prepare(self, spec: KernelSpec, preparation: Preparation) -> FrameworkKernel:
-        """Prepare a kernel; see ``pydlbench.backends.base.Backend``."""
-
-    def transfers(self, operator: Operator) -> list[Transfer]:
-        """Return a transfer for each operand."""
 
 
 class SharedKernel:
@@ -105,7 +94,7 @@ class SharedKernel:
 
 
 def prepare(
-    backend: SharingBackend,
+    backend: Any,
     spec: dict[str, Any],
     preparation: dict[str, Any],
     path: str,
@@ -114,7 +103,7 @@ def prepare(
     """Prepare a user's kernel on shared memory; called by the host.
 
     Args:
-        backend: backend of this process.
+        backend: backend of this process, which has a method ``transfers``.
         spec: a :class:`KernelSpec` as JSON.
         preparation: a :class:`Preparation` as JSON.
         path: file of the shared memory.
