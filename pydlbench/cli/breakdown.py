@@ -18,12 +18,12 @@ from pydlbench.cli.options import (
 from pydlbench.cli.steps import USER_MODEL_NODES, ModelTask, kernel_options, read_steps
 from pydlbench.cli.values import whole_number
 from pydlbench.errors import PydlbenchError
-from pydlbench.models.graph import Model
 from pydlbench.report.blocks import Block
 from pydlbench.runner.tasks import Result, Task, View
 from pydlbench.timing.policy import LEAST_ROUNDS, STEP_BUDGET_S
 
 if TYPE_CHECKING:
+    from pydlbench.models.graph import Model
     from pydlbench.records.forecast import ForecastRecord
     from pydlbench.records.run import RunRecord
     from pydlbench.records.step import StepSpec

@@ -36,13 +36,13 @@ from pydlbench.cli.steps import (
 )
 from pydlbench.cli.values import FINDING, one_of, whole_number
 from pydlbench.errors import PydlbenchError, UsageError
-from pydlbench.models.graph import Model
 from pydlbench.report.blocks import Block
 from pydlbench.runner.tasks import Result, Task, View
 from pydlbench.words import CPU_PRECISIONS, FRAMEWORKS, GPU_PRECISIONS
 
 if TYPE_CHECKING:
     from pydlbench.analysis.estimate import EstimatePlan
+    from pydlbench.models.graph import Model
     from pydlbench.records.measurement import KernelSpec, Measurement
     from pydlbench.records.run import RunRecord
     from pydlbench.records.step import StepSpec

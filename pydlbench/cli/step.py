@@ -22,7 +22,6 @@ from pydlbench.cli.steps import (
 )
 from pydlbench.cli.values import choices
 from pydlbench.errors import PydlbenchError, UsageError
-from pydlbench.models.graph import Model
 from pydlbench.runner.tasks import Result, Task, TaskRow, View
 from pydlbench.words import (
     CASTS,
@@ -35,6 +34,7 @@ from pydlbench.words import (
 )
 
 if TYPE_CHECKING:
+    from pydlbench.models.graph import Model
     from pydlbench.records.step import StepSpec
     from pydlbench.runner.execute import Results
 

@@ -13,7 +13,6 @@ from pydlbench.cli.step_options import StepOptions
 from pydlbench.cli.values import choices, one_of
 from pydlbench.errors import BackendMissingError, PydlbenchError, UnsupportedError, UsageError
 from pydlbench.grouping import group_by
-from pydlbench.models.graph import Model
 from pydlbench.runner.tasks import Result, Task, TaskRow, View
 from pydlbench.words import (
     CODE_LIMIT_S,
@@ -27,6 +26,7 @@ from pydlbench.words import (
 )
 
 if TYPE_CHECKING:
+    from pydlbench.models.graph import Model
     from pydlbench.records.step import StepSpec
 
 

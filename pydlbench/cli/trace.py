@@ -21,7 +21,6 @@ from pydlbench.cli.options import (
     option,
 )
 from pydlbench.cli.terminal import ProgressLine
-from pydlbench.devices.gpu.cards import KnownCard, card_named, known_cards
 from pydlbench.errors import UsageError, nearest
 from pydlbench.report.blocks import Block
 from pydlbench.runner.tasks import Result, Task, TaskRow
@@ -29,6 +28,7 @@ from pydlbench.traces.recorded import RecordedTrace
 from pydlbench.units import quantity
 
 if TYPE_CHECKING:
+    from pydlbench.devices.gpu.cards import KnownCard
     from pydlbench.records.ledger import StepLedger
     from pydlbench.records.run import RunRecord
     from pydlbench.runner.execute import Results
@@ -188,6 +188,8 @@ def find_card(on: str | None) -> KnownCard | None:
     """
     if on is None or on == THIS_MACHINE:
         return None
+    from pydlbench.devices.gpu.cards import known_cards
+
     cards = {_plain(card.name): card for card in known_cards()}
     if _plain(on) in cards:
         return cards[_plain(on)]
@@ -224,6 +226,7 @@ class TraceTask(Task):
         del view
         from pydlbench.analysis.ledger import ledger_of
         from pydlbench.analysis.rows import fastest_kernels
+        from pydlbench.devices.gpu.cards import card_named
         from pydlbench.steps.traced import limits_of
         from pydlbench.store.place import select_path
         from pydlbench.store.store import Store

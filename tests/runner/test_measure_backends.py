@@ -118,6 +118,7 @@ def test_a_hung_worker_that_beats_costs_its_row(invented):
 
 def test_an_uninstalled_framework_costs_its_rows_and_names_the_command(session, monkeypatch):
     monkeypatch.setattr(host, "_BOOTSTRAP", _WITHOUT_TORCH)
+    monkeypatch.setattr(host, "template_for", lambda *_: None)
     native, lost = (row for _, row in session.measure(both(POOL, "torch")))
     assert (native.status, lost.status) == ("ok", "failed")
     assert lost.reason == "torch is not installed; get it with: pip install 'pydlbench[torch]'"
