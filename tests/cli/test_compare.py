@@ -395,6 +395,8 @@ def drifting_workers(monkeypatch):
         "capabilities.load = drifting_backend.create; from pydlbench.workers.worker",
     )
     monkeypatch.setattr(host, "_BOOTSTRAP", bootstrap)
+    # A fork of a template would not run the bootstrap.
+    monkeypatch.setattr(host, "template_for", lambda *_: None)
 
 
 def layer_run(write, name, **fields):
