@@ -63,6 +63,7 @@ _EXPOSED: Final = {
         "no kernel runs beside it. Next: overlap it with the backward pass, or send less.",
     ),
 }
+#: By category, what PyTorch's users can do.
 _REMEDIES: Final = {
     "element-wise": "a fused step (torch.compile) reads and writes each tensor once",
     "data movement": "avoid the copies: keep one layout and type, and operands contiguous",
@@ -71,7 +72,7 @@ _REMEDIES: Final = {
     "softmax": "use fused attention, which never writes the scores",
     "optimizer": "use a fused optimizer (fused=True)",
     "product": "try a lower precision, larger batches, or sizes that are multiples of 64",
-    "convolution": "try channels_last, and cudnn.benchmark",
+    "convolution": "try channels_last, and on a GPU cudnn.benchmark",
     "attention": "try another kernel of scaled_dot_product_attention",
     "gather": "sort or merge the indices",
 }
@@ -156,7 +157,7 @@ def conclusion(ledger: StepLedger) -> str:
             f"{_limit_remedy(ledger, calls)}."
         )
     whole = dominant.seconds / dominant.share
-    remedy = _REMEDIES.get(dominant.name, "")
+    remedy = _REMEDIES.get(dominant.name, "") if ledger.source.startswith("PyTorch") else ""
     limit = f"their limit is {format_seconds(category.limit_s)}"
     return (
         f"{name} kernels take {seconds} of the {format_seconds(whole)} that lie "
