@@ -533,7 +533,7 @@ def _estimate(document: Mapping[str, Any]) -> str:
     elif document.get("dominant"):
         words.append("contended")
     if document.get("missing"):
-        words.append(f"without {len(document['missing'])} that could not be measured")
+        words.append(f"without {len(document['missing'])} that were not measured")
     return ", ".join(words)
 
 

@@ -308,7 +308,7 @@ def test_without_its_package_parquet_names_the_install_command(capsys, monkeypat
 
 @pytest.mark.usefixtures("layers")
 @pytest.mark.parametrize(
-    ("name", "expected"), [("a.json", "{"), ("a.md", "alexnet"), ("a", "run_")]
+    ("name", "expected"), [("a.json", "{"), ("a.md", "**conv3 "), ("a", "run_")]
 )
 def test_the_format_follows_the_files_name(tmp_path, name, expected):
     target = tmp_path / name

@@ -93,7 +93,7 @@ TELLING = """
 import sys
 from pydlbench.cli import main, terminal
 def tell(self, done, total, label):
-    print("finished", done, file=sys.stderr, flush=True)
+    print(f"finished {done:g}", file=sys.stderr, flush=True)
 terminal.ProgressLine.__call__ = tell
 sys.exit(main())
 """

@@ -52,7 +52,8 @@ def test_a_sweep_shows_its_layers_and_every_estimate(tmp_path, monkeypatch, caps
     assert out.count("images/s") >= 4
 
 
-def test_a_sweep_that_was_stopped_within_its_first_estimate_says_so(tmp_path, capsys):
+@pytest.mark.parametrize("measured", [True, False])
+def test_a_sweep_that_was_stopped_within_its_first_estimate_says_so(tmp_path, capsys, measured):
     path = tmp_path / "a.toml"
     path.write_text('[[estimate]]\nmodel = "mnist"\nbatch = 4\n', encoding="utf-8")
 
@@ -60,11 +61,17 @@ def test_a_sweep_that_was_stopped_within_its_first_estimate_says_so(tmp_path, ca
         if count == 2:
             raise KeyboardInterrupt
 
-    opened = Sessions(stop).open
-    assert sweep_command.run(parse(sweep_command, str(path), "--quiet"), opened) == 130
+    sessions = Sessions(stop)
+    sessions.failing = set() if measured else {"mnist"}
+    args = parse(sweep_command, str(path), "--quiet")
+    assert sweep_command.run(args, sessions.open) == 130
     capsys.readouterr()
     assert main(["runs", "show", "last"]) == 0
-    assert says(capsys.readouterr().err, "pydlbench export")
+    out, err = capsys.readouterr()
+    assert says(out.splitlines()[0], "interrupted")
+    # The sum of the two kernels, or where the rows are that have no sum.
+    assert says(out, "conv2", "fc1", "ended before it was measured") == measured
+    assert says(err, "pydlbench export") != measured
 
 
 def make_diagnosis():

@@ -20,7 +20,8 @@ def test_ctrl_c_keeps_what_is_finished_and_resume_does_the_rest(file, capsys):
     assert sweep(first, file) == 130
     info, found = entries()
     assert info.status == "interrupted"
-    assert len(found) == 9
+    assert sum(counts(found).values()) == len(found) == 10
+    assert [one.table for one in found if one.document.get("interrupted")] == ["estimate"]
     assert f"pydlbench sweep --resume {info.id}" in capsys.readouterr().err
     second = Sessions()
     assert sweep(second, "--resume", "last") == 0
@@ -47,7 +48,9 @@ def test_steps_of_a_job_are_timed_in_turn_again(write, store_path):
     text = '[[step]]\nmodel = "mnist"\nframework = "torch"\nmode = "all"\nbatch = 8\n'
     path = write(text)
     sweep(Sessions(), path, "--quiet")
-    raw_store.execute(store_path, "DELETE FROM entries WHERE number = 2")
+    raw_store.execute(
+        store_path, "DELETE FROM entries WHERE number = (SELECT max(number) FROM entries)"
+    )
     again = Sessions()
     assert sweep(again, "--resume", "last", "--quiet") == 0
     assert len(again.measured) == len(entries()[1]) == 2
@@ -74,12 +77,15 @@ def test_a_diagnosis_that_was_interrupted_is_made_again(write, monkeypatch):
     path = write('[[diagnose]]\nmodel = "mnist"\nbatch = 2\n')
     made = []
 
-    def diagnose(case, *_):
+    def diagnoses(case, *_):
         made.append(case.model)
         step = StepRecord(spec=case, status="ok", time=time_of(0.1))
-        return Diagnosis(step=step, findings=(), interrupted=len(made) == 1)
+        yield Diagnosis(step=step, findings=(), interrupted=True)
+        if len(made) == 1:
+            raise KeyboardInterrupt
+        yield Diagnosis(step=step, findings=())
 
-    monkeypatch.setattr("pydlbench.diagnose.run.diagnose", diagnose)
+    monkeypatch.setattr("pydlbench.diagnose.run.diagnoses", diagnoses)
     assert sweep(Sessions(), path, "--quiet") == 130
     assert sweep(Sessions(), "--resume", "last", "--quiet") == 0
     info, (found,) = entries()

@@ -166,7 +166,7 @@ def test_a_diagnosis_is_valid(run_record, capsys, monkeypatch):
     from pydlbench.records.diagnosis import Cause, Diagnosis, Finding, Saving
     from pydlbench.records.step import StepRecord
 
-    def found(case, *_: Any) -> Diagnosis:
+    def found(case, *_: Any) -> Iterator[Diagnosis]:
         saving = Saving(
             seconds=0.03, low=0.02, high=0.04, step_s=0.1, subject="step", how="in turn", rounds=9
         )
@@ -180,7 +180,7 @@ def test_a_diagnosis_is_valid(run_record, capsys, monkeypatch):
             next="pydlbench breakdown mnist",
             parts=frozenset({"allocation"}),
         )
-        return Diagnosis(step=StepRecord(spec=case, status="failed", reason="x"), findings=(one,))
+        yield Diagnosis(step=StepRecord(spec=case, status="failed", reason="x"), findings=(one,))
 
     class Session:
         run = run_record
@@ -189,7 +189,7 @@ def test_a_diagnosis_is_valid(run_record, capsys, monkeypatch):
     def session(**_: Any) -> Any:
         yield Session()
 
-    monkeypatch.setattr(package, "diagnose", found)
+    monkeypatch.setattr(package, "diagnoses", found)
     args = read(["diagnose", "mnist", "--json", "-", "--quiet"])[0]
     assert command.run(args, session) == 0
     assert errors("diagnose", json.loads(capsys.readouterr().out)) == []
