@@ -10,6 +10,8 @@ import msgspec
 import pytest
 
 import pydlbench
+from pydlbench.devices.cpu.facts import read_cpu_facts
+from pydlbench.devices.findings import Reading
 from pydlbench.errors import (
     BackendMissingError,
     UnsupportedError,
@@ -34,8 +36,24 @@ _TWO = ("native", "numba")
 
 @pytest.fixture(scope="module")
 def session():
-    with Session(QUICK) as session:
-        yield session
+    """A session on this CPU with caches of a usual size and probes that nothing disturbs.
+
+    A last-level cache of hundreds of MB would need more copies of a small tensor than there may be.
+    """
+    true_facts, true_reading = read_cpu_facts(), Reading.from_reply
+    sizes = {1: 32 << 10, 2: 1 << 20, 3: 16 << 20}
+    caches = tuple(
+        dataclasses.replace(one, size_bytes=min(one.size_bytes, sizes.get(one.level, 16 << 20)))
+        for one in true_facts.caches
+    )
+    facts = dataclasses.replace(true_facts, caches=caches)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pydlbench.runner.session.read_cpu_facts", lambda: facts)
+        patch.setattr(
+            Reading, "from_reply", lambda reply: true_reading({**reply, "disturbance": None})
+        )
+        with Session(QUICK) as session:
+            yield session
 
 
 def row(session, layer=CONV, **words) -> Measurement:
