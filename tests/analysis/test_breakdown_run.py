@@ -348,7 +348,7 @@ def test_native_layers_that_are_faster_than_their_limit_are_named(share, said):
     assert any("2.5x" in note for note in found.notes) is said
 
 
-# Four new processes of PyTorch, half a minute.
+# Nine new processes of PyTorch.
 @pytest.mark.deep
 def test_a_real_step_is_broken_down():
     pytest.importorskip("torch")
@@ -357,11 +357,11 @@ def test_a_real_step_is_broken_down():
         found = break_down_step(case, session)
     assert sum(one.seconds for one in found.terms) == pytest.approx(found.measured.median)
     assert found.measured == found.levels.step
-    assert found.processes == 4
+    assert found.processes == 5 + 4  # coarse rounds, then whole ones
     assert found.levels.native is not None
     assert found.levels.alone is not None
     assert sum(one.in_context_s for one in found.calls) + found.between_calls_s == pytest.approx(
-        found.measured.median
+        found.measured.median, rel=2e-3
     )
     modules = {one.module: one for one in found.modules}
     assert modules["conv1"].native_s

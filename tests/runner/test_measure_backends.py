@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from pydlbench.backends.base import Preparation
 from pydlbench.ops.table import build_layer
 from pydlbench.records.measurement import KernelSpec
 from pydlbench.runner.options import RunnerOptions
@@ -131,8 +132,8 @@ def test_kill_minus_nine_of_torch_in_the_middle_of_a_sample(session, monkeypatch
     victims = []
 
     def sample(kernel, request):
-        if kernel._worker is session.worker("torch") and not victims:
-            victims.append(kernel._worker.pid)
+        if kernel.worker is session.worker("torch") and not victims:
+            victims.append(kernel.worker.pid)
             timer = threading.Timer(0.2, os.kill, (victims[0], signal.SIGKILL))
             timer.start()
             request = ChunkRequest(samples=1, inner=2**31 - 1)  # would take hours
@@ -154,7 +155,7 @@ def test_kill_minus_nine_of_torch_in_the_middle_of_a_sample(session, monkeypatch
 def test_torch_without_memory_costs_its_row(session):
     """As after ``ulimit -v``, in one worker."""
     worker = session.worker("torch")
-    worker.describe()
+    worker.prepare(KernelSpec(layer=POOL, backend="torch"), Preparation())  # loads what it needs
     pages = int(Path(f"/proc/{worker.pid}/statm").read_text().split()[0])
     limit = pages * resource.getpagesize() + (8 << 20)
     _, hard = resource.prlimit(worker.pid, resource.RLIMIT_AS)

@@ -365,9 +365,9 @@ def test_a_roof_holds_against_the_cpu_rows_beside_it(worker, monkeypatch):
     pytest.importorskip("pydlbench._cpu", reason="the native module _cpu is not built here")
     true_worker = Workers.get
 
-    def chosen(workers, backend, device, *, warm=False):
+    def chosen(workers, backend, device, **how):
         gpu = device == "cuda:0"
-        return worker if gpu else true_worker(workers, backend, device, warm=warm)
+        return worker if gpu else true_worker(workers, backend, device, **how)
 
     monkeypatch.setattr(Workers, "get", chosen)
     with Session(QUICK) as session:
