@@ -312,14 +312,16 @@ class _Analysis:
             if each.level == level and any(_is_about(each, self._call(place)) for place in calls)
         ]
         for experiment in own:
-            detail = self._detail(
-                [place for place in calls if self._call(place).signature in experiment.whole],
-                of_call,
-            )
-            kind = "difference" if experiment.whole else "experiment"
-            self._columns.append(
-                _Column(experiment.term, kind, level, experiment.how, experiment.seconds, detail)
-            )
+            if not experiment.whole:
+                self._columns.append(
+                    _Column(
+                        experiment.term, "experiment", level, experiment.how, experiment.seconds
+                    )
+                )
+                continue
+            # From the calls of each round: rounds without the experiment add up, too.
+            places = [place for place in calls if self._call(place).signature in experiment.whole]
+            self._add(experiment.term, "difference", level, places, of_call, experiment.how)
         about = [
             place for place in calls if any(_is_about(each, self._call(place)) for each in own)
         ]
