@@ -101,7 +101,7 @@ def test_when_all_break_the_reason_is_said():
 
 def test_what_breaks_while_it_is_timed_is_named():
     kernel = prepared((Product, ""))
-    kernel._clock._operator.source = None
+    kernel.operator.source = None
     with pytest.raises(PrimitiveError, match="product 0: ValueError: matmul"):
         kernel.sample(ChunkRequest(samples=1))
 
