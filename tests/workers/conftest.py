@@ -30,6 +30,7 @@ def preload(monkeypatch):
     """Replace the modules that a template imports for the workers of a backend."""
     monkeypatch.syspath_prepend(str(Path(__file__).parent / "invented"))
     native = declaration("native")
+    template.close_templates()  # those of other tests
 
     def replace(*modules):
         declared = dataclasses.replace(native, preload=modules)
