@@ -70,9 +70,9 @@ class _Module(Generic[Item]):
             yield from module.items()
 
     def fingerprint(self) -> Hashable:
-        """Return the module's structure: equal for modules with the same calls."""
-        inner = ((name, module.fingerprint()) for name, module in self.inner.items())
-        return tuple(sorted(str(key) for _, key in self.own)), tuple(inner)
+        """Return the module's structure: equal for modules with the same calls, in any order."""
+        inner = tuple((name, self.inner[name].fingerprint()) for name in sorted(self.inner))
+        return tuple(sorted(str(key) for _, key in self.own)), inner
 
 
 def fold(

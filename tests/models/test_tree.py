@@ -42,3 +42,9 @@ def test_names_of_any_depth_and_any_number_are_taken():
     assert part.items == (1,)
     (part,) = fold([(("9" * 5000,), "mm", 1), (("\N{ARABIC-INDIC DIGIT THREE}",), "mm", 2)])[:1]
     assert part.items == (1,)
+
+
+def test_modules_with_the_same_calls_in_another_order_are_one_part():
+    calls = [("0", "a"), ("0", "b"), ("1", "b"), ("1", "a")]
+    (layers,) = fold((("layers", number, name), "mm", 1.0) for number, name in calls)
+    assert shape(layers.inner) == [("0-1", 2, [("a", 2, []), ("b", 2, [])])]
