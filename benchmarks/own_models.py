@@ -346,7 +346,9 @@ def broken_down(step: StepSpec, session: Session, keep: Keep) -> dict[str, Any]:
     def tell(what: str) -> None:
         moments.append((time.monotonic(), what))
 
-    found = break_down_step(step, session, tell=tell).to_dict()
+    found = break_down_step(
+        step, session, advance=lambda _done, _of, what: tell(what.partition(",")[0])
+    ).to_dict()
     keep("breakdown", found, "")
     tell("end")
     parts: dict[str, float] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -194,12 +194,6 @@ def _alternative(finding: Finding, shown: str) -> str:
     seconds = format_seconds(finding.saving.seconds)
     following = "" if finding.next == shown else f"; next: {finding.next}"
     return f"{where}{finding.saving.how}: saves {seconds} ({share} of the step){following}"
-
-
-def diagnose(*arguments: Any, **settings: Any) -> Diagnosis:
-    """Find changes that save a step's time, and measure them; see :func:`diagnoses`."""
-    *_, diagnosis = diagnoses(*arguments, **settings)
-    return diagnosis
 
 
 def diagnoses(

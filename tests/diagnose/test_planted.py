@@ -4,7 +4,7 @@ import pytest
 from planted import KERNEL_S, Bench, World, explainer, run
 from said import says
 
-from pydlbench.diagnose.run import diagnose
+from pydlbench.diagnose.run import diagnoses
 from pydlbench.errors import UnsupportedError
 from pydlbench.grouping import group_by
 from pydlbench.models import build_model
@@ -289,7 +289,8 @@ def test_everything_has_a_json_form():
 
 def test_all_kernels_are_released():
     session = Bench(World(fresh_s=0.05, gaps_s=0.05), "mnist", 4)
-    diagnose(StepSpec(model="mnist", batch=4), session, 1e6, explainer=explainer(session.world))
+    step = StepSpec(model="mnist", batch=4)
+    assert [*diagnoses(step, session, 1e6, explainer=explainer(session.world))]
     assert session.workers
     assert all(not one.made for one in session.workers.values())
 

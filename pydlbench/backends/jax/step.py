@@ -388,7 +388,7 @@ class JaxNet(Network):
 
     def dropped(self, node: GraphNode, images: Any, run: NetworkRun) -> Any:
         """Return the images after dropout."""
-        keep = node.layer.keep  # type: ignore[union-attr]  # a dropout's
+        keep = node.layer.keep  # type: ignore[union-attr]  # dropout has it
         key = random.fold_in(run.key, self.model.nodes.index(node))
         kept = random.bernoulli(key, keep, images.shape)
         return jnp.where(kept, images / keep, jnp.zeros((), images.dtype))

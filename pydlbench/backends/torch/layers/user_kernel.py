@@ -28,11 +28,12 @@ from pydlbench.backends.torch.layers.operator import (
 from pydlbench.errors import PrimitiveError, UsageError
 from pydlbench.verification.shared import roles_of_kernel
 
-# Bound before the code of users is imported, which may replace it.
+# Bound before the code of users is imported, which may replace it. The last two have no public
+# name.
 _TENSOR: Final = torch.Tensor
 _COPY: Final = torch.Tensor.copy_
 _FROM_NUMPY: Final = torch.from_numpy
-_UNPATCHED: Final = torch._C.DisableTorchFunction, _disable_current_modes  # noqa: SLF001
+_UNPATCHED: Final = torch._C.DisableTorchFunction, _disable_current_modes  # noqa: SLF001 - see above
 
 
 def transfer(tensor: torch.Tensor) -> Transfer:

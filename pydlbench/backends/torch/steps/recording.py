@@ -302,7 +302,7 @@ class DispatchRecorder(DispatchMode):
                 name = self._parameters.get(id(parameter), "")
                 states = list(optimizer.state.get(parameter, {}).values())
                 for tensor in leaves([parameter.grad, states], torch.Tensor):
-                    with contextlib.suppress(NotImplementedError):  # no storage
+                    with contextlib.suppress(NotImplementedError):  # sparse tensors have no storage
                         self._weights[tensor.untyped_storage()._cdata] = name
 
     def __torch_dispatch__(
@@ -353,7 +353,7 @@ class DispatchRecorder(DispatchMode):
         if len(owners) != len(results) or None in owners:
             owners = [*names] * len(results) if len(names) == 1 else []
         for tensor, owner in zip(results, owners, strict=False):
-            with contextlib.suppress(NotImplementedError):  # no storage
+            with contextlib.suppress(NotImplementedError):  # sparse tensors have no storage
                 self._weights.setdefault(tensor.untyped_storage()._cdata, owner or "")
 
     def slots(self, results: Any) -> Any:
@@ -442,7 +442,7 @@ class DispatchRecorder(DispatchMode):
 
     def _owner(self, tensor: torch.Tensor) -> str | None:
         """Return the name of the parameter that a tensor belongs to; None if it does not."""
-        with contextlib.suppress(NotImplementedError):  # no storage
+        with contextlib.suppress(NotImplementedError):  # sparse tensors have no storage
             return self._weights.get(tensor.untyped_storage()._cdata)
         return None
 
