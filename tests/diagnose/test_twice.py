@@ -67,7 +67,7 @@ def diagnosed(monkeypatch):
         monkeypatch.setattr(running, "observe", observe)
         monkeypatch.setattr(running, "suspect", lambda _: {experiment: [because]})
         monkeypatch.setattr(running, "try_out", try_out)
-        found = running.diagnose(case, session, limit_s, told.append)
+        *_, found = running.diagnoses(case, session, limit_s, told.append)
         assert renewed == list(range(1, len(ran)))  # the second run has new processes
         assert len(told) == len(set(told)) == 1 + len(ran)  # the step, and each run
         return found, ran
