@@ -1,7 +1,5 @@
 """``python -m pydlbench``: the same as the script ``pydlbench``."""
 
-from __future__ import annotations
-
 import sys
 
 from pydlbench.cli import main

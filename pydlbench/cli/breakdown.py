@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from pydlbench.runner.execute import Results
     from pydlbench.store.documents import Loaded
 
-__all__ = ["SUBCOMMANDS", "BreakdownOptions", "read_tasks", "run", "stored_report"]
 
 # Subjects that take as long as a step or longer: the step, the step with kept pages, the traced
 # step, its calls alone, and their log.

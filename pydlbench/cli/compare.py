@@ -355,7 +355,7 @@ def _read_specs(
     from pydlbench.cli import step
     from pydlbench.cli.layer_options import LayersOptions
     from pydlbench.cli.layer_request import read_request
-    from pydlbench.cli.steps import ModelTask
+    from pydlbench.cli.steps import ModelTask, StepOptions
 
     words = [
         word
@@ -366,7 +366,7 @@ def _read_specs(
     if len(args.runs) > 1:
         raise UsageError(f"MODEL: {len(args.runs)} given, one is measured; nearest: {args.runs[0]}")
     if args.runs:
-        given = step.StepOptions.parse([*args.runs, *words])
+        given = StepOptions.parse([*args.runs, *words])
         tasks, notes = step.read_tasks(given)
         if any(isinstance(task, ModelTask) and task.guessed for task in tasks):
             raise UsageError(

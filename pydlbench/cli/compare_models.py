@@ -12,7 +12,7 @@ from pydlbench.cli import step
 from pydlbench.cli.measuring import answer
 from pydlbench.cli.options import flag_of
 from pydlbench.cli.output import row_warnings
-from pydlbench.cli.steps import USER_MODEL_OPTIONS, ModelTask, StepsTask
+from pydlbench.cli.steps import USER_MODEL_OPTIONS, ModelTask, StepOptions, StepsTask
 from pydlbench.compare.models import change_of, compare_models
 from pydlbench.errors import UsageError
 from pydlbench.models.user_model import defines, is_onnx, is_user_model
@@ -153,7 +153,7 @@ def _side(
     words += [word for pair in own for word in ("--set", "=".join(pair))]
     if not args.framework and not is_user_model(name):
         words += ["--framework", FRAMEWORKS[0]]
-    given = step.StepOptions.parse([name, *words, "--seed", str(args.seed)])
+    given = StepOptions.parse([name, *words, "--seed", str(args.seed)])
     tasks, notes = step.read_tasks(given)
     if len(tasks) != 1:
         raise UsageError("one step of each model is compared; nearest: one value of each option")

@@ -23,8 +23,6 @@ from pydlbench.cli.options import (
 )
 from pydlbench.cli.values import assignments, fail_on, percentage, splits, whole_number
 
-__all__ = ["CompareOptions"]
-
 # Their texts are passed on to ``layers`` or ``step``.
 _PASSED_ON: Final = Option(
     help="as layers and step take it",

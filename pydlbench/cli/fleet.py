@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from pydlbench.store.documents import Loaded
     from pydlbench.store.store import Store
 
-__all__ = ["SUBCOMMANDS", "judged", "stored_report"]
 
 _MAX_SLOTS: Final = 4096
 #: Minimum slowdown of a node that is SLOW, as a fraction.

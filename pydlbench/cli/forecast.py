@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from pydlbench.runner.execute import Results
     from pydlbench.store.documents import Loaded
 
-__all__ = ["SUBCOMMANDS", "ForecastOptions", "read_tasks", "run", "stored_report"]
 
 _REPETITIONS: Final = 3
 

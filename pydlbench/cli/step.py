@@ -8,9 +8,9 @@ from itertools import product
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.cli.output import row_warnings
-from pydlbench.cli.step_options import StepOptions
 from pydlbench.cli.steps import (
     ModelTask,
+    StepOptions,
     StepsTask,
     check_phase,
     code_limit,
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from pydlbench.models.graph import Model
     from pydlbench.records.step import StepSpec
     from pydlbench.runner.execute import Results
-
-__all__ = ["SUBCOMMANDS", "StepOptions", "read_tasks", "run"]
 
 
 def run(args: StepOptions, session_factory: Callable[..., Any] | None = None) -> int:

@@ -11,8 +11,7 @@ import msgspec
 
 from pydlbench.cli.measuring import measure
 from pydlbench.cli.output import Outputs
-from pydlbench.cli.step_options import StepOptions
-from pydlbench.cli.steps import USER_MODEL_OPTIONS, StepsTask, devices_of, settings
+from pydlbench.cli.steps import USER_MODEL_OPTIONS, StepOptions, StepsTask, devices_of, settings
 from pydlbench.cli.terminal import ProgressLine
 from pydlbench.cli.values import choices
 from pydlbench.errors import UsageError

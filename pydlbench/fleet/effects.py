@@ -23,21 +23,6 @@ from numpy.typing import NDArray
 
 from pydlbench.compare.statistics import MAX_FREEDOM, Scatter, quantiles, two_sided, welch
 
-__all__ = [
-    "FALSE_RATE",
-    "FAST",
-    "SAME",
-    "SLOW",
-    "UNCLEAR",
-    "Effects",
-    "against_others",
-    "changed",
-    "detectable",
-    "false_discovery",
-    "judge",
-    "moderated",
-]
-
 SLOW: Final = "SLOW"
 FAST: Final = "FAST"
 SAME: Final = "SAME"

@@ -32,8 +32,6 @@ from pydlbench.fleet.node import (
     visit,
 )
 
-__all__ = ["Engine", "Finished", "open_engine"]
-
 _INSTALL: Final = "pip install 'pydlbench[fleet]'"
 _FORMS: Final = "local, dask://HOST:PORT, slurm"
 _CONNECT_S: Final = 10.0

@@ -21,8 +21,6 @@ from pydlbench.store.place import cpu_identity, gpu_name, machine_name
 from pydlbench.store.store import Store
 from pydlbench.words import CASTS, FRAMEWORKS, ONNX_FRAMEWORK, TIMINGS
 
-__all__ = ["STEPS", "TABLE", "collected", "gathered", "visit_key"]
-
 #: Table of the store with the visits of a fleet.
 TABLE: Final = "fleet-visit"
 #: Kinds of rows that are whole steps of a model.

@@ -27,19 +27,6 @@ from pydlbench.devices.cpu.affinity import format_cpus
 from pydlbench.errors import PydlbenchError, StoreError, WorkerError
 from pydlbench.store.store import Store
 
-__all__ = [
-    "Brought",
-    "NodeSlot",
-    "Order",
-    "allow",
-    "end_all",
-    "exclusive",
-    "list_cards",
-    "longest",
-    "look",
-    "visit",
-]
-
 #: Where the locks of a node lie: all users of the node see it, and it is empty after a boot.
 LOCKS: Path = Path("/dev/shm") if Path("/dev/shm").is_dir() else Path(tempfile.gettempdir())  # noqa: S108 - as the comment says
 # Interval for polling a lock or a sweep.

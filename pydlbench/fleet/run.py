@@ -18,8 +18,6 @@ from pydlbench.store.entry import Entry
 from pydlbench.store.store import Store
 from pydlbench.units import format_seconds
 
-__all__ = ["REFERENCE", "FleetPlan", "run_rounds", "with_reference"]
-
 #: Interval for polling the visits.
 _POLL_S: Final = 1.0
 #: A product that every round of every fleet has, besides the rows of its file: 2.1 GFLOP.

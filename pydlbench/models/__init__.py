@@ -18,7 +18,6 @@ from pydlbench.models.graph import Model
 
 Build = TypeVar("Build", bound=Callable[..., Model])
 
-__all__ = ["build_model", "family", "is_model", "model_names"]
 
 _FOLDER: Final = Path(__file__).parent / "families"
 # Families at the top of lists; others follow in alphabetical order. AlexNet is the default model.

@@ -21,16 +21,6 @@ from typing import Final
 from pydlbench.errors import UsageError, nearest
 from pydlbench.models import model_names
 
-__all__ = [
-    "UserModelSource",
-    "defines",
-    "find_onnx",
-    "find_user_model",
-    "is_onnx",
-    "is_user_model",
-    "likely_framework",
-]
-
 #: Characters that no name of the catalogue contains.
 _PATH_CHARACTERS: Final = ":./\\"
 #: Frameworks by imported module.

@@ -1,7 +1,5 @@
 """CuPy on GPUs: products by cuBLAS, convolutions lowered to products."""
 
-from __future__ import annotations
-
 from pydlbench.backends.capabilities import Capabilities
 
 __all__ = ["CAPABILITIES"]

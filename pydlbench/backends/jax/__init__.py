@@ -1,7 +1,5 @@
 """JAX: functions that XLA compiles ahead of time."""
 
-from __future__ import annotations
-
 from pydlbench.backends.capabilities import Capabilities
 
 __all__ = ["CAPABILITIES"]

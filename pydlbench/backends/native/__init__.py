@@ -1,7 +1,5 @@
 """The suite's own kernels and libraries: oneDNN on CPUs, cuDNN and cuBLASLt on GPUs."""
 
-from __future__ import annotations
-
 from pydlbench.backends.capabilities import Capabilities
 
 __all__ = ["CAPABILITIES"]

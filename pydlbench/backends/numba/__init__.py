@@ -1,7 +1,5 @@
 """Simple loops on the CPU, compiled by Numba."""
 
-from __future__ import annotations
-
 from pydlbench.backends.capabilities import Capabilities
 
 __all__ = ["CAPABILITIES"]

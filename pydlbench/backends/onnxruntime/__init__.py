@@ -1,7 +1,5 @@
 """onnxruntime on the CPU: whole ONNX files, no single layers."""
 
-from __future__ import annotations
-
 from pydlbench.backends.capabilities import Capabilities, StepCapabilities
 
 __all__ = ["CAPABILITIES"]

@@ -1,7 +1,5 @@
 """TensorFlow's operators, one at a time in a ``tf.function``."""
 
-from __future__ import annotations
-
 from pydlbench.backends.capabilities import Capabilities, StepCapabilities
 
 __all__ = ["CAPABILITIES"]

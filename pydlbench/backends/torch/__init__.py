@@ -1,7 +1,5 @@
 """PyTorch's operators."""
 
-from __future__ import annotations
-
 from pydlbench.backends.capabilities import Capabilities, StepCapabilities
 from pydlbench.words import AS_BUILT
 

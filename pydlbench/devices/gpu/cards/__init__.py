@@ -19,8 +19,6 @@ from typing import Any, Final
 
 from pydlbench.devices.gpu.facts import GpuFacts
 
-__all__ = ["KnownCard", "find_card", "known_cards"]
-
 _FOLDER: Final = Path(__file__).parent
 _FILES: Final = (
     "amd",
