@@ -23,10 +23,14 @@ from pydlbench.report.blocks import (
     largest_loss,
 )
 from pydlbench.report.columns import device_name
-from pydlbench.report.context import call_tree
-from pydlbench.report.figures.bars import Bar, bars
-from pydlbench.report.figures.waterfall import Part, waterfall
-from pydlbench.report.module_tree import dominant_part, module_parts, parts_table, shown_parts
+from pydlbench.report.figures.bars import Bar, Part, bars, waterfall
+from pydlbench.report.module_tree import (
+    call_tree,
+    dominant_part,
+    module_parts,
+    parts_table,
+    shown_parts,
+)
 from pydlbench.units import Scale, merge_notes, number, per_second, percent, quantity
 from pydlbench.workers.environment import ALLOCATOR_VARIABLES
 

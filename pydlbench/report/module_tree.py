@@ -1,18 +1,24 @@
-"""The tree of a model's modules as a table: modules that repeat are one row, at every level."""
+"""The modules and calls of a step: a tree as a table, where modules that repeat are one row."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+import shlex
+from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Any, Final, TypeVar
 
-from pydlbench.grouping import sum_by
+from pydlbench.grouping import group_by, sum_by
 from pydlbench.models.tree import RepeatedModule, fold
 from pydlbench.records.record import Column, Record, columns_of, shown
-from pydlbench.records.trace import CallInContext
-from pydlbench.report.blocks import TableBlock
+from pydlbench.records.step import StepRecord, step_words
+from pydlbench.records.trace import CallInContext, Dominant, Tracing
+from pydlbench.report.blocks import Block, Details, Lines, TableBlock
+from pydlbench.report.columns import MAX_RIVALS
+from pydlbench.report.figures.bars import Bar, bars
 from pydlbench.steps.traced import limit_of_module
 from pydlbench.timing.statistics import sum_known
-from pydlbench.units import format_seconds, percent
+from pydlbench.traces.kernel_names import category_of
+from pydlbench.units import format_seconds, percent, some_names
 
 #: A part of a tree: :class:`ModulePart` or :class:`~pydlbench.records.ledger.LedgerModule`.
 Part = TypeVar("Part", bound=Any)
@@ -209,3 +215,189 @@ def dominant_part(parts: Sequence[ModulePart]) -> ModulePart | None:
         if first is None or above(first) < DOMINANT_SHARE * above(best):
             return best
         best = first
+
+
+# -----------------------------------------------------------------------------
+# The blocks of a traced step: its modules, the dominant one, and the time between calls.
+
+#: Maximum time of a traced step over that of an untraced one with shares of the limit.
+MAX_TRACE_COST: Final = 1.5
+#: Share of the limit above which the time or the limit must be wrong.
+MAX_OF_LIMIT: Final = 1.1
+# Categories that are named for each direction.
+_MAX_CATEGORIES: Final = 3
+
+
+def context_blocks(record: StepRecord, who: str) -> list[Block]:
+    """Return the blocks of a traced step, or the reason why it was not traced.
+
+    Args:
+        record: record of the step.
+        who: framework and mode.
+    """
+    if record.untraced is not None:
+        return [Lines([f"{who}: modules and calls were not measured: {record.untraced}"])]
+    modules, trace = record.modules, record.trace
+    if not modules or trace is None or record.dominant is None:
+        return []
+    calls = record.calls or ()
+    step_s = sum(call.in_context_s for call in calls) + (record.between_calls_s or 0.0)
+    parts = module_parts(calls, step_s)
+    table = shown_parts(parts)
+
+    def text(seconds: float) -> str:
+        return f"{format_seconds(seconds)}{'*' if record.contended else ''}"
+
+    lines = list(_limit_lines(table, trace))
+    shares = "" if trace.cost > MAX_TRACE_COST else "of_limit"
+    if len(parts) > len(table):
+        hidden = [module for module in modules if module.share < MIN_PART_SHARE]
+        share = percent(sum(module.share for module in hidden))
+        lines.append(
+            f"{len(parts) - len(table)} more parts (the page has the whole tree); modules below "
+            f"{percent(MIN_PART_SHARE)} each: {share} of the step"
+        )
+    lines.append(_between(record, trace))
+    lines += trace.notes
+    dominates = dominant_line(record)
+    if not dominates:
+        dominates = "other work disturbed the step: which module dominates is not known"
+    return [
+        Lines([f"{who}: {dominates}"]),
+        parts_table(table, f"seconds share {shares} slowest", seconds=text),
+        *bars(
+            "modules",
+            f"Where a step goes: {who}",
+            [Bar(module.module, module.seconds, {"limit": module.limit_s}) for module in modules],
+        ),
+        _sums(calls, step_s),
+        *call_tree(calls, step_s),
+        Lines(lines),
+    ]
+
+
+def next_line(record: StepRecord) -> str:
+    """Return the command that breaks the time of a step down."""
+    return f"next: {shlex.join(['pydlbench', 'breakdown', *step_words(record.spec)])}"
+
+
+def dominant_line(record: StepRecord) -> str:
+    """Return the dominant part of a traced step; empty if it is not known, or was disturbed."""
+    if record.dominant is None or record.contended or record.trace is None:
+        return ""
+    calls = record.calls or ()
+    step_s = sum(call.in_context_s for call in calls) + (record.between_calls_s or 0.0)
+    return _dominates(record.dominant, calls, module_parts(calls, step_s))
+
+
+def _limit_lines(parts: Sequence[ModulePart], trace: Tracing) -> Iterator[str]:
+    """Yield why shares of the limit are missing, or which of them contradict the limit."""
+    if trace.cost > MAX_TRACE_COST:
+        yield (
+            f"shares of the limit are not shown: a traced step takes {trace.cost:.2f} times as long"
+            " as an untraced one, and its calls are shortened by one factor"
+        )
+    elif short := [part.name for part in parts if (part.of_limit or 0.0) > MAX_OF_LIMIT]:
+        yield f"contradiction: less time than the limit: {some_names(short)}"
+
+
+def call_tree(calls: Sequence[CallInContext], step_s: float) -> list[Block]:
+    """Return the tree of modules with their calls, each level folded in the one above.
+
+    The bars behind the names are an icicle: those of parts lie below that of the whole.
+
+    Args:
+        calls: calls of a step; the parts of a module's path are separated by dots.
+        step_s: time of the step.
+    """
+    tree = [(tuple(call.module.split(".")), call) for call in calls]
+    title = "Tree of modules and calls, with their shares of the step"
+    return [Details(title, _branches(tree, 0.0, step_s))] if step_s else []
+
+
+def _branches(
+    calls: Sequence[tuple[tuple[str, ...], CallInContext]], start: float, step_s: float
+) -> list[Block]:
+    children = group_by(((path, call) for path, call in calls if path), lambda pair: pair[0][0])
+    ranked = sorted(children.items(), key=lambda item: -sum(call.share for _, call in item[1]))
+    leaves = sorted((call for path, call in calls if not path), key=lambda call: -call.in_context_s)
+    blocks: list[Block] = []
+    for name, pairs in ranked:
+        own = [call for _, call in pairs]
+        length = min(1.0 - start, sum(call.in_context_s for call in own) / step_s)
+        below = _branches([(path[1:], call) for path, call in pairs], start, step_s)
+        blocks.append(Details(_part(name, own), below, (start, max(0.0, length))))
+        start = min(1.0, start + length)
+    return [
+        *blocks,
+        Lines(
+            [_part(f"{call_name(leaf)}, {leaf.count} times", [leaf]) for leaf in leaves],
+            listed=True,
+        ),
+    ]
+
+
+def _sums(calls: Sequence[CallInContext], step_s: float) -> TableBlock:
+    """Return the time of each direction, and of each category of calls in it."""
+    by_direction = group_by(calls, lambda call: call.direction)
+    cells = []
+    for direction, own in by_direction.items():
+        seconds = sum(call.in_context_s for call in own)
+        kinds = sum_by((_category(call.operator), call.in_context_s) for call in own)
+        ranked = sorted(kinds, key=lambda name: -kinds[name])[:_MAX_CATEGORIES]
+        largest = ", ".join(f"{name} {format_seconds(kinds[name])}" for name in ranked)
+        cells.append([direction, format_seconds(seconds), percent(seconds / step_s), largest])
+    titles = ("direction", "time", "of step", "largest categories")
+    return TableBlock(titles, cells, (False, True, True, False))
+
+
+def _category(operator: str) -> str:
+    """Return the category of an operator; kernels of products have no operator's name in theirs."""
+    product = re.search(r"mm$|mm[._]|matmul|linear", operator.lower())
+    return "product" if product else category_of(operator)
+
+
+def _part(name: str, calls: Sequence[CallInContext]) -> str:
+    seconds, share = sum(call.in_context_s for call in calls), sum(call.share for call in calls)
+    return f"{name}: {format_seconds(seconds)}, {percent(share)}"
+
+
+def dominant_text(dominant: Dominant, whole: str) -> str:
+    """Return the dominant module with its share: ``dominated by fc: 21 % of the step``."""
+    text = f"dominated by {dominant.name}: {percent(dominant.share)} of {whole}"
+    if dominant.ci_low is None or dominant.ci_high is None:
+        return text
+    return f"{text} (95 % {percent(dominant.ci_low)} .. {percent(dominant.ci_high)})"
+
+
+def _dominates(
+    dominant: Dominant, calls: Sequence[CallInContext], parts: Sequence[ModulePart]
+) -> str:
+    """Return the dominant part, its slowest call, and modules that may dominate as well."""
+    part = dominant_part(parts)
+    if part is not None and part.repeats > 1:
+        held = "" if part.of_limit is None else f", of which its limit is {percent(part.of_limit)}"
+        text = f"dominated by {part.name}: {percent(part.share)} of the step{held}"
+        return f"{text}; most of it in {part.slowest}"
+    text = dominant_text(dominant, "the step")
+    own = [call for call in calls if call.module == dominant.name]
+    slowest = max(own, key=lambda call: call.in_context_s)
+    if len(own) > 1:
+        text += f", {call_name(slowest)} {percent(slowest.share)} of the step"
+    if dominant.rivals:
+        more = len(dominant.rivals) - MAX_RIVALS
+        text += f"; cannot be told from {', '.join(dominant.rivals[:MAX_RIVALS])}"
+        text += f" and {more} more" if more > 0 else ""
+    return text
+
+
+def _between(record: StepRecord, trace: Tracing) -> str:
+    between_s = record.between_calls_s or 0.0
+    share = percent(between_s / (between_s + sum(call.in_context_s for call in record.calls or ())))
+    chain = trace.way == "stamps"
+    over = "the chain of its calls over the step" if chain else "traced over untraced"
+    return (
+        f"between calls {format_seconds(between_s)}, {share} of the traced step; "
+        f"{trace.calls:,} calls in {trace.rounds} steps of one process, by {trace.source}: "
+        f"{over} {trace.cost:.3f}"
+    )

@@ -19,10 +19,10 @@ from pydlbench.records.step import StepRecord, StepRow, options_text, usual_layo
 from pydlbench.records.user_model import rate_unit
 from pydlbench.report.blocks import Block, Heading, Headline, Lines, TableBlock
 from pydlbench.report.columns import device_name
-from pydlbench.report.context import context_blocks, dominant_line, next_line
 from pydlbench.report.csv import flat_lines
 from pydlbench.report.figures.batches import Rate, batches
 from pydlbench.report.figures.samples import RowSamples, samples
+from pydlbench.report.module_tree import context_blocks, dominant_line, next_line
 from pydlbench.report.text import csv_text
 from pydlbench.report.verdicts import untimed
 from pydlbench.study.estimate import Estimate, estimate_values

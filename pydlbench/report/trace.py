@@ -13,9 +13,8 @@ from pydlbench.grouping import sum_by
 from pydlbench.records.ledger import LedgerCall, LedgerComparison, RankComparison, StepLedger
 from pydlbench.records.record import Column, Record, columns_of
 from pydlbench.report.blocks import Block, Figure, Heading, Headline, Lines, TableBlock
-from pydlbench.report.figures.bars import Bar, bars
+from pydlbench.report.figures.bars import Bar, bars, timeline_figure
 from pydlbench.report.figures.roofline import recorded_roofline
-from pydlbench.report.figures.timeline import timeline_figure
 from pydlbench.report.module_tree import part_columns, shown_parts
 from pydlbench.traces import timeline
 from pydlbench.units import format_seconds, percent, quantity, some_names

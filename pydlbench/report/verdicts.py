@@ -17,8 +17,7 @@ from pydlbench.records.measurement import (
 )
 from pydlbench.records.run import RunRecord
 from pydlbench.report.columns import LEVEL_NAMES, MAX_RIVALS, by_problem, short_name, varying
-from pydlbench.report.rivals import compare_backends
-from pydlbench.report.settings import compare_settings
+from pydlbench.report.rivals import compare_backends, compare_settings
 from pydlbench.timing.guards import HARMFUL
 from pydlbench.timing.statistics import CONFIDENCE
 from pydlbench.units import format_seconds, number, percent, quantity

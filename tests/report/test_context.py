@@ -9,7 +9,7 @@ from said import says
 from pydlbench.records.step import StepRecord, StepSpec
 from pydlbench.records.trace import CallInContext, Dominant, ModuleInContext, Tracing
 from pydlbench.report.blocks import Lines, TableBlock
-from pydlbench.report.context import context_blocks, next_line
+from pydlbench.report.module_tree import context_blocks, next_line
 
 
 def record_of(**more):

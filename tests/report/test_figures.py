@@ -9,12 +9,11 @@ from invented_rows import time_of
 
 from pydlbench.records.fleet import FleetEffect, FleetMetric, FleetNode, FleetVerdict
 from pydlbench.report.drawing import labels, series
-from pydlbench.report.figures.bars import Bar, bars
+from pydlbench.report.figures.bars import Bar, Part, bars, waterfall
 from pydlbench.report.figures.batches import Rate, batches
 from pydlbench.report.figures.nodes import node_history, nodes
 from pydlbench.report.figures.roofline import _flat, roofline
 from pydlbench.report.figures.samples import RowSamples, samples
-from pydlbench.report.figures.waterfall import Part, waterfall
 
 
 def test_labels_tell_rows_apart():

@@ -5,9 +5,8 @@ import pytest
 from said import says
 
 from pydlbench.records.measurement import Roofline
-from pydlbench.report.backends import interleaved_table
 from pydlbench.report.columns import by_problem
-from pydlbench.report.layers import layers_report
+from pydlbench.report.layers import interleaved_table, layers_report
 from pydlbench.report.text import Style, as_text
 
 ALGORITHMS = {
