@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from pydlbench.grouping import group_by
 
+Value = TypeVar("Value")
 # C0, DEL and C1 without the whitespace among them.
 _CONTROLS: Final = dict.fromkeys({*range(32), *range(0x7F, 0xA0)} - {9, 10, 13})
 
@@ -112,6 +113,11 @@ def format_count(count: float) -> str:
     """Format a number of things, or a mean of such: ``1,465``, ``508``, ``0.167``."""
     whole = count == round(count) or count >= 99.95
     return f"{count:,.0f}" if whole else number(count)
+
+
+def known_text(value: Value | None, text: Callable[[Value], str]) -> str:
+    """Return the text of a value; empty if the value is None."""
+    return "" if value is None else text(value)
 
 
 def quantity(count: float, noun: str) -> str:

@@ -16,7 +16,7 @@ from pydlbench.devices.gpu.facts import GpuFacts
 from pydlbench.devices.gpu.peaks import accumulator, other_accumulators, theoretical_peak
 from pydlbench.grouping import group_by
 from pydlbench.report.blocks import Block, Facts, Headline, Lines, TableBlock
-from pydlbench.units import format_bytes, format_hz, format_seconds, number, percent, si
+from pydlbench.units import format_bytes, format_hz, format_seconds, known_text, number, percent, si
 
 if TYPE_CHECKING:
     from pydlbench.devices.cpu.record import DeviceRecord
@@ -55,7 +55,7 @@ def _cpu_report(record: DeviceRecord) -> list[Block]:
     start = [f"starting and joining the threads takes {format_seconds(launch)}"] if launch else []
     counted = "GB/s as the pattern counts its arrays; what plain stores read first is not counted."
     return [
-        Facts(list(_cpu_facts(record))),
+        Facts(_cpu_facts(record)),
         _peaks_table(record.peaks, "nominal"),
         Lines(_derivations(record.peaks)),
         Lines(start),
@@ -64,20 +64,21 @@ def _cpu_report(record: DeviceRecord) -> list[Block]:
 
 
 def _gpu_report(record: GpuRecord) -> list[Block]:
-    derivations = _derivations(record.peaks)
-    for precision, peak in other_accumulators(record.facts).items() if record.peaks else ():
-        figure = si(peak.flops_per_s, "FLOP/s")
-        derivations.append(
-            f"{precision} with {peak.accumulate} accumulation: {figure}, {peak.derivation}"
-        )
-    start = []
-    if record.launch is not None:
-        start.append(
-            f"an empty kernel takes {format_seconds(record.launch.empty_kernel_s)} on the device, "
-            f"{format_seconds(record.launch.single_kernel_s)} alone between two events, "
-            f"{format_seconds(record.launch.graph_node_s)} as a node of a CUDA graph; "
-            f"its launch takes the host {format_seconds(record.launch.host_s)}"
-        )
+    other_sums = [
+        f"{precision} with {peak.accumulate} accumulation: {si(peak.flops_per_s, 'FLOP/s')}, "
+        f"{peak.derivation}"
+        for precision, peak in other_accumulators(record.facts).items()
+        if record.peaks
+    ]
+    start = known_text(
+        record.launch,
+        lambda launch: (
+            f"an empty kernel takes {format_seconds(launch.empty_kernel_s)} on the device, "
+            f"{format_seconds(launch.single_kernel_s)} alone between two events, "
+            f"{format_seconds(launch.graph_node_s)} as a node of a CUDA graph; "
+            f"its launch takes the host {format_seconds(launch.host_s)}"
+        ),
+    )
     if record.bandwidths:
         limit = record.facts.memory_bytes_per_s
         theory = None if limit is None else {"memory": limit}
@@ -87,10 +88,10 @@ def _gpu_report(record: GpuRecord) -> list[Block]:
         reason = record.bandwidth_reason
         bandwidths = [Lines([f"no bandwidths: {reason}"] if reason is not None else [])]
     return [
-        Facts(list(_gpu_facts(record))),
+        Facts(_gpu_facts(record)),
         _peaks_table(record.peaks, "rated"),
-        Lines(derivations),
-        Lines(start),
+        Lines([*_derivations(record.peaks), *other_sums]),
+        Lines([start] if start else []),
         *bandwidths,
     ]
 
@@ -204,42 +205,41 @@ def _windows(bandwidths: Sequence[Bandwidth]) -> Iterator[str]:
 # Facts of a CPU.
 
 
-def _cpu_facts(record: DeviceRecord) -> Iterator[tuple[str, str]]:
+def _cpu_facts(record: DeviceRecord) -> list[tuple[str, str]]:
     facts = record.facts
-    ident = (
-        f"{name} {value}"
-        for name, value in (
-            ("family", facts.family),
-            ("model", facts.model),
-            ("stepping", facts.stepping),
-        )
-        if value is not None
+    numbers = {"family": facts.family, "model": facts.model, "stepping": facts.stepping}
+    ident = (f"{name} {value}" for name, value in numbers.items() if value is not None)
+    free = known_text(
+        facts.memory_available_bytes, lambda count: f", {format_bytes(count)} available"
     )
-    yield "CPU", "  ".join(filter(None, (facts.name, facts.vendor, *ident)))
-    yield "cores", _cores(facts)
-    yield "used", f"{len(record.cpus)} thread(s), one each on CPU {format_cpus(record.cpus)}"
-    yield "limits", _limits(facts)
-    yield "ISA", " ".join(facts.isa) or "unknown"
-    yield "caches", _caches(facts.caches) or "unknown"
-    if facts.memory_total_bytes is not None:
-        available = facts.memory_available_bytes
-        free = "" if available is None else f", {format_bytes(available)} available"
-        nodes = len(facts.numa_nodes) or 1
-        yield "memory", f"{format_bytes(facts.memory_total_bytes)}{free}, {nodes} NUMA node(s)"
-    clocks = []
-    if record.clock_hz is not None:
-        clocks.append(f"{format_hz(record.clock_hz)} under load (measured{_of_each(record)})")
-    if facts.nominal_hz is not None:
-        clocks.append(f"{format_hz(facts.nominal_hz)} nominal ({facts.nominal_source})")
-    clocks.append(f"governor {facts.governor or 'unknown'}")
-    if facts.turbo is not None:
-        clocks.append(f"turbo {'on' if facts.turbo else 'off'}")
-    yield "clock", ", ".join(clocks)
-    if record.libraries:
-        versions = (f"{name} {version}" for name, version in record.libraries.items())
-        yield "libraries", ", ".join(versions)
-    for note in facts.notes:
-        yield "note", note
+    memory = known_text(
+        facts.memory_total_bytes,
+        lambda count: f"{format_bytes(count)}{free}, {len(facts.numa_nodes) or 1} NUMA node(s)",
+    )
+    clocks = (
+        known_text(
+            record.clock_hz,
+            lambda hertz: f"{format_hz(hertz)} under load (measured{_of_each(record)})",
+        ),
+        known_text(
+            facts.nominal_hz, lambda hertz: f"{format_hz(hertz)} nominal ({facts.nominal_source})"
+        ),
+        f"governor {facts.governor or 'unknown'}",
+        known_text(facts.turbo, lambda on: f"turbo {'on' if on else 'off'}"),
+    )
+    libraries = ", ".join(f"{name} {version}" for name, version in record.libraries.items())
+    return [
+        ("CPU", "  ".join(filter(None, (facts.name, facts.vendor, *ident)))),
+        ("cores", _cores(facts)),
+        ("used", f"{len(record.cpus)} thread(s), one each on CPU {format_cpus(record.cpus)}"),
+        ("limits", _limits(facts)),
+        ("ISA", " ".join(facts.isa) or "unknown"),
+        ("caches", _caches(facts.caches) or "unknown"),
+        *([("memory", memory)] if memory else []),
+        ("clock", ", ".join(filter(None, clocks))),
+        *([("libraries", libraries)] if libraries else []),
+        *(("note", note) for note in facts.notes),
+    ]
 
 
 def _of_each(record: DeviceRecord) -> str:
@@ -285,8 +285,8 @@ def _cache_size(size: int) -> str:
 # Facts of a GPU.
 
 
-def _gpu_facts(record: GpuRecord) -> Iterator[tuple[str, str]]:
-    facts = record.facts
+def _gpu_facts(record: GpuRecord) -> list[tuple[str, str]]:
+    facts, state = record.facts, _state(record)
     ident = (
         facts.device,
         facts.name,
@@ -294,22 +294,23 @@ def _gpu_facts(record: GpuRecord) -> Iterator[tuple[str, str]]:
         f"PCI {facts.pci}" if facts.pci else None,
         facts.uuid,
     )
-    yield "GPU", "  ".join(filter(None, ident))
-    yield "product", _product(facts)
-    yield "SMs", f"{facts.multiprocessors}, L2 {facts.l2_bytes / (1 << 20):.3g} MiB"
-    yield "memory", _memory(facts)
-    yield "clock", _clock(record)
-    state = _state(record)
-    if state:
-        yield "state", state
     versions = (("driver", facts.driver_version), ("runtime", facts.runtime_version))
-    texts = [f"{version} ({name})" for name, version in versions if version]
-    if texts:
-        yield "CUDA", ", ".join(texts)
-    for name, version in record.libraries.items():
-        if not name.endswith(" path"):
-            path = record.libraries.get(f"{name} path")
-            yield name, f"{version}  {path}" if path else version
+    cuda = ", ".join(f"{version} ({name})" for name, version in versions if version)
+    paths = {name: record.libraries.get(f"{name} path") for name in record.libraries}
+    return [
+        ("GPU", "  ".join(filter(None, ident))),
+        ("product", _product(facts)),
+        ("SMs", f"{facts.multiprocessors}, L2 {facts.l2_bytes / (1 << 20):.3g} MiB"),
+        ("memory", _memory(facts)),
+        ("clock", _clock(record)),
+        *([("state", state)] if state else []),
+        *([("CUDA", cuda)] if cuda else []),
+        *(
+            (name, "  ".join(filter(None, (version, paths[name]))))
+            for name, version in record.libraries.items()
+            if not name.endswith(" path")
+        ),
+    ]
 
 
 def _product(facts: GpuFacts) -> str:
@@ -321,37 +322,37 @@ def _product(facts: GpuFacts) -> str:
 
 
 def _memory(facts: GpuFacts) -> str:
-    items = [format_bytes(facts.memory_bytes)]
-    if facts.memory_bus_bits is not None and facts.memory_clock_hz is not None:
-        items.append(f"{facts.memory_bus_bits} bits at {format_hz(facts.memory_clock_hz)}, twice")
-    if facts.ecc is not None:
-        items.append(f"ECC {'on' if facts.ecc else 'off'}")
-    return ", ".join(items)
+    clock_hz, bits = facts.memory_clock_hz, facts.memory_bus_bits
+    items = (
+        format_bytes(facts.memory_bytes),
+        f"{bits} bits at {format_hz(clock_hz)}, twice"
+        if bits is not None and clock_hz is not None
+        else "",
+        known_text(facts.ecc, lambda on: f"ECC {'on' if on else 'off'}"),
+    )
+    return ", ".join(filter(None, items))
 
 
 def _clock(record: GpuRecord) -> str:
-    facts, card = record.facts, find_card(record.facts)
-    items = []
-    if record.clock_hz is not None:
-        items.append(f"{format_hz(record.clock_hz)} under load (measured)")
-    if facts.clock_hz is not None:
-        items.append(f"{format_hz(facts.clock_hz)} at most (driver)")
-    if card is not None:
-        tensor = ""
-        if card.tensor_clock_hz != card.clock_hz:
-            tensor = f", {format_hz(card.tensor_clock_hz)} for tensor cores"
-        items.append(f"{format_hz(card.clock_hz)}{tensor} (datasheet)")
-    return ", ".join(items) or "unknown"
+    card = find_card(record.facts)
+    tensor = ""
+    if card is not None and card.tensor_clock_hz != card.clock_hz:
+        tensor = f", {format_hz(card.tensor_clock_hz)} for tensor cores"
+    items = (
+        known_text(record.clock_hz, lambda hertz: f"{format_hz(hertz)} under load (measured)"),
+        known_text(record.facts.clock_hz, lambda hertz: f"{format_hz(hertz)} at most (driver)"),
+        known_text(card, lambda card: f"{format_hz(card.clock_hz)}{tensor} (datasheet)"),
+    )
+    return ", ".join(filter(None, items)) or "unknown"
 
 
 def _state(record: GpuRecord) -> str:
-    readings = record.nvml
-    items = []
-    if readings.get("power_limit_w") is not None:
-        items.append(f"power limit {readings['power_limit_w']:.0f} W")
-    if readings.get("temperature_c") is not None:
-        items.append(f"{readings['temperature_c']:.0f} degrees C before the probes")
-    return ", ".join(items)
+    power, heat = (record.nvml.get(name) for name in ("power_limit_w", "temperature_c"))
+    items = (
+        known_text(power, "power limit {:.0f} W".format),
+        known_text(heat, "{:.0f} degrees C before the probes".format),
+    )
+    return ", ".join(filter(None, items))
 
 
 # -----------------------------------------------------------------------------
