@@ -111,5 +111,15 @@ def check_gpu_framework(framework: str, device: str) -> None:
         )
 
 
+def option_words(*options: tuple[str, object, object]) -> list[str]:
+    """Return the options of a command line, without those that have the usual value.
+
+    Args:
+        options: name, value and usual value of each option.
+    """
+    asked = [(name, str(value)) for name, value, usual in options if value != usual]
+    return [word for pair in asked for word in pair]
+
+
 #: Name of the NVTX range, in the domain ``pydlbench``, around the execution for profilers.
 PROFILED_RANGE: Final = "execution"

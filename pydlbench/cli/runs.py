@@ -16,6 +16,7 @@ from pydlbench.cli.parser import COMMANDS
 from pydlbench.cli.terminal import tell
 from pydlbench.cli.values import whole_number
 from pydlbench.errors import UsageError, nearest
+from pydlbench.grouping import group_by
 from pydlbench.report.blocks import Block, Lines
 from pydlbench.report.text import Style, as_text
 from pydlbench.units import number
@@ -340,20 +341,29 @@ def _estimates(run: Loaded) -> list[Block]:
 
 
 def _steps(run: Loaded) -> list[Block]:
-    from pydlbench.records.step import StepRecord
-    from pydlbench.report.step import settings, steps_report
+    from pydlbench.records.step import StepRecord, options_text
+    from pydlbench.report.step import steps_report
 
     agreements = [entry.document for entry in run.table("agreement")]
-    records = []
-    for entry in run.table("step", samples=True):
-        samples = entry.document.get("samples_s") or entry.samples or ()
-        records.append(StepRecord.from_dict({**entry.document, "samples_s": samples}))
-    # A heading has the settings that all steps below it share.
-    by_setting: dict[str, list[StepRecord]] = {}
-    for setting, record in zip(settings(records), records, strict=True):
-        by_setting.setdefault(setting, []).append(record)
-    reports = (steps_report(run.record, some, agreements) for some in by_setting.values())
-    return [block for report in reports for block in report]
+    records = [
+        StepRecord.from_dict(
+            {**entry.document, "samples_s": entry.document.get("samples_s") or entry.samples or ()}
+        )
+        for entry in run.table("step", samples=True)
+    ]
+    several = len({record.threads for record in records} - {None}) > 1
+
+    def setting(record: StepRecord) -> tuple[object, ...]:
+        """Return what all steps below a heading share."""
+        spec = record.spec
+        words = spec.own.described(spec.phase) if spec.own is not None else ()
+        images = (spec.layout, spec.feed, spec.fetch, spec.cast)
+        training = (spec.dropout, spec.running_statistics)
+        threads = record.threads if several else None
+        return (spec.model, options_text(spec.options), *words, *images, *training, threads)
+
+    groups = group_by(records, setting).values()
+    return [block for some in groups for block in steps_report(run.record, some, agreements)]
 
 
 def _protocols(run: Loaded) -> list[Block]:

@@ -19,7 +19,7 @@ from pydlbench.runner.execute import kernel_of
 from pydlbench.store.documents import Loaded
 from pydlbench.store.place import cpu_identity, gpu_name, machine_name
 from pydlbench.store.store import Store
-from pydlbench.words import CASTS, FRAMEWORKS, ONNX_FRAMEWORK, TIMINGS
+from pydlbench.words import CASTS, FRAMEWORKS, ONNX_FRAMEWORK, TIMINGS, option_words
 
 #: Table of the store with the visits of a fleet.
 TABLE: Final = "fleet-visit"
@@ -162,25 +162,32 @@ def _value(row: SideRow, document: Mapping[str, Any]) -> dict[str, Any]:
 
 def _command(row: SideRow, document: Mapping[str, Any]) -> str:
     """Return the command line that measures a row again."""
+    on_cpu = row.device == "cpu"
     if row.kind in LAYER_KINDS:
         shape = row.layer if "/" in row.layer else row.problem
-        words = ["layers", "--shape", shape, "--pass", row.pass_]
-        usual = {"cache": "hot", "layout_request": "best", "fuse": "none", "propagation": None}
-        for name, value in usual.items():
-            given = getattr(row, name)
-            if given not in (value, None) and (name != "propagation" or given != "inference"):
-                words += [f"--{name.partition('_')[0]}", str(given)]
-        words += ["--batch", str(row.batch)] if shape == row.layer else []
-        words += ["--backend", row.backend] if row.backend != "native" else []
-        words += ["--precision", row.precision]
-        words += ["--mode", row.mode] if row.mode else []
-        words += ["--timing", row.timing] if row.timing in TIMINGS else []
-        words += ["--device", row.device] if row.device != "cpu" else []
+        words = [
+            *("layers", "--shape", shape, "--pass", row.pass_),
+            *option_words(
+                ("--cache", row.cache or "hot", "hot"),
+                ("--layout", row.layout_request or "best", "best"),
+                ("--fuse", row.fuse or "none", "none"),
+                ("--propagation", row.propagation or "inference", "inference"),
+                ("--batch", row.batch if shape == row.layer else None, None),
+                ("--backend", row.backend, "native"),
+                ("--precision", row.precision, ""),
+                ("--mode", row.mode or "", ""),
+                ("--timing", row.timing if row.timing in TIMINGS else None, None),
+                ("--device", row.device, "cpu"),
+            ),
+        ]
     else:
         words = _step_words(row.kind, document)
-    if row.device == "cpu":  # there may be a GPU, which would be the default
-        words += ["--device", "cpu", *(["--threads", str(row.threads)] if row.threads else [])]
-    return f"pydlbench {shlex.join(map(str, words))}"
+    # There may be a GPU, which would be the default.
+    words += (
+        option_words(("--device", row.device, None), ("--threads", row.threads or None, None))
+        * on_cpu
+    )
+    return f"pydlbench {shlex.join(words)}"
 
 
 def _step_words(kind: str, document: Mapping[str, Any]) -> list[str]:
@@ -200,8 +207,7 @@ def _step_words(kind: str, document: Mapping[str, Any]) -> list[str]:
         return ["estimate", *words[:at], *words[at + 2 :]]
     if kind != "step":
         return ["breakdown", *words]
-    words += ["--cast", spec.cast] if spec.cast != CASTS[0] else []
-    return ["step", *words]
+    return ["step", *words, *option_words(("--cast", spec.cast, CASTS[0]))]
 
 
 def _versions(record: RunRecord) -> dict[str, str]:

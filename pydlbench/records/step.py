@@ -35,6 +35,7 @@ from pydlbench.words import (
     PRECISIONS,
     check_device,
     check_word,
+    option_words,
 )
 
 if TYPE_CHECKING:
@@ -202,15 +203,16 @@ def framework_text(step: Mapping[str, Any]) -> str:
     Args:
         step: the JSON object of a step, a check or a protocol; missing keys are skipped.
     """
-    words = [step.get("framework"), step.get("mode")]
-    layout = usual_layout(step.get("own"))
-    for name, usual in (("layout", layout), ("feed", "resident")):
-        words.append(None if step.get(name) == usual else step.get(name))
-    narrow = step.get("precision") != "fp32" and step.get("cast") != "mixed"
-    words.append(step.get("cast") if narrow else None)
-    words.append("fetch" if step.get("fetch") else None)
-    words.append("without dropout" if step.get("dropout") is False else None)
-    words.append("running statistics" if step.get("running_statistics") else None)
+    layout, feed, cast = (step.get(name) for name in ("layout", "feed", "cast"))
+    words = (
+        *(step.get("framework"), step.get("mode")),
+        layout if layout != usual_layout(step.get("own")) else None,
+        feed if feed != FEEDS[0] else None,
+        cast if step.get("precision") != "fp32" and cast != CASTS[0] else None,
+        "fetch" if step.get("fetch") else None,
+        "without dropout" if step.get("dropout") is False else None,
+        "running statistics" if step.get("running_statistics") else None,
+    )
     return " ".join(str(word) for word in words if word)
 
 
@@ -220,25 +222,28 @@ def framework_text(step: Mapping[str, Any]) -> str:
 
 def step_words(step: StepSpec | BreakdownRecord) -> list[str]:
     """Return the arguments of a command line that ask for a step."""
-    words = [step.model]
     own = step.own
     # A user's model has its own batch, except an ONNX file that leaves it open, without --input.
     has_batch = own is None or (is_onnx(step.model) and not own.inputs)
-    words += ["--batch", str(step.batch)] if step.batch is not None and has_batch else []
-    layout = usual_layout(own)
-    for name, usual in (("phase", "forward"), ("precision", "fp32"), ("layout", layout)):
-        value = getattr(step, name)
-        words += [f"--{name}", value] if value != usual else []
-    for name, value in step.options.items():
-        plain = f"{name.replace('_', '-')}={value}"
-        words += ["--set", plain if own is None else f"{name}={value}"]
-    words += own.words() if own is not None else []
-    words += ["--feed", step.feed] if step.feed != FEEDS[0] else []
-    words += ["--framework", step.framework]
-    words += ["--device", step.device] if step.device != "cpu" else []
-    # A framework's first mode is the default.
-    usual_mode = step.mode == FRAMEWORK_MODES[step.framework][0]
-    return words if usual_mode else [*words, "--mode", str(step.mode)]
+    names = {name: name.replace("_", "-") if own is None else name for name in step.options}
+    return [
+        step.model,
+        *option_words(
+            ("--batch", step.batch if has_batch else None, None),
+            ("--phase", step.phase, PHASES[0]),
+            ("--precision", step.precision, PRECISIONS[0]),
+            ("--layout", step.layout, usual_layout(own)),
+            *(("--set", f"{names[name]}={value}", "") for name, value in step.options.items()),
+        ),
+        *(own.words() if own is not None else ()),
+        *option_words(
+            ("--feed", step.feed, FEEDS[0]),
+            ("--framework", step.framework, ""),
+            ("--device", step.device, "cpu"),
+            # A framework's first mode is the default.
+            ("--mode", step.mode, FRAMEWORK_MODES[step.framework][0]),
+        ),
+    ]
 
 
 class Check(Record, frozen=True, kw_only=True):

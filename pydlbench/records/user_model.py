@@ -9,7 +9,7 @@ import msgspec
 
 from pydlbench.errors import UsageError
 from pydlbench.records.record import Record, one_of
-from pydlbench.words import check_word
+from pydlbench.words import PHASES, check_word, option_words
 
 #: Element types of an input; the first is the default.
 DTYPES: Final = ("float32", "int64", "int32", "bool", "float64", "bfloat16", "float16")
@@ -149,16 +149,21 @@ class UserModelSpec(Record, frozen=True, kw_only=True):
 
     def words(self) -> list[str]:
         """Return the command line's options that ask for the same."""
-        words = [word for tensor in self.inputs for word in ("--input", tensor.text)]
-        words += ["--loss", self.loss] if self.loss else []
-        words += ["--optimizer", self.optimizer] if self.optimizer != OPTIMIZERS[0] else []
+        words = option_words(
+            *(("--input", tensor.text, "") for tensor in self.inputs),
+            ("--loss", self.loss, None),
+            ("--optimizer", self.optimizer, OPTIMIZERS[0]),
+        )
         modes = {None: [], True: ["--train-mode"], False: ["--eval-mode"]}
         return [*words, *modes[self.train]]
 
     def described(self, phase: str) -> list[str]:
         """Return settings other than the defaults, and the optimizer of training, in words."""
-        words = [f"input {tensor.text}" for tensor in self.inputs]
-        words += [f"loss {self.loss}"] if self.loss and phase != "forward" else []
-        words += [self.optimizer] if phase == "training" else []
-        modes = {None: [], True: ["training mode"], False: ["evaluation mode"]}
-        return [*words, *modes[self.train]]
+        modes = {None: "", True: "training mode", False: "evaluation mode"}
+        words = (
+            *(f"input {tensor.text}" for tensor in self.inputs),
+            f"loss {self.loss}" if self.loss and phase != PHASES[0] else "",
+            self.optimizer if phase == "training" else "",
+            modes[self.train],
+        )
+        return list(filter(None, words))

@@ -15,7 +15,7 @@ from pydlbench.models.graph import Model
 from pydlbench.records.measurement import TimeSummary
 from pydlbench.records.record import Column, columns_of, flat_names
 from pydlbench.records.run import RunRecord
-from pydlbench.records.step import StepRecord, StepRow, options_text, usual_layout
+from pydlbench.records.step import StepRecord, StepRow, options_text
 from pydlbench.records.user_model import rate_unit
 from pydlbench.report.blocks import Block, Heading, Headline, Lines, TableBlock
 from pydlbench.report.columns import device_name
@@ -63,31 +63,6 @@ def _user_title(record: StepRecord) -> str:
     if record.parameters is None:
         return ""
     return f"{record.environment.get('module', 'a module')}, {record.parameters:,} parameters"
-
-
-def settings(records: Sequence[StepRecord]) -> list[str]:
-    """Return the settings of each step that it shares with the steps interleaved with it, in words.
-
-    These are the model and settings other than the defaults, separated by two blanks. Numbers of
-    threads are included if there are several.
-    """
-    threads = {record.threads for record in records if record.threads}
-    return [_setting(record, named=len(threads) > 1) for record in records]
-
-
-def _setting(record: StepRecord, *, named: bool) -> str:
-    spec, threads = record.spec, record.threads
-    words = [spec.model, *(f"{name}={spec.options[name]}" for name in sorted(spec.options))]
-    words += spec.own.described(spec.phase) if spec.own is not None else []
-    words += [] if spec.cast == "mixed" else [f"{spec.cast} precision"]
-    words += [] if spec.layout == usual_layout(spec.own) else [spec.layout]
-    words += [] if spec.feed == "resident" else [f"{spec.feed} images"]
-    words += ["fetch"] if spec.fetch else []
-    words += [] if spec.dropout else ["without dropout"]
-    words += ["running statistics"] if spec.running_statistics else []
-    if named and threads:
-        words.append(quantity(threads, "thread"))
-    return "  ".join(words)
 
 
 def ratio(row: StepRow, other: StepRow) -> Estimate | None:
@@ -195,40 +170,44 @@ def heading(run: RunRecord, rows: Sequence[StepRow]) -> list[str]:
     """Return the lines above the table: settings that all rows share, and the machine."""
     first = rows[0].record.spec
     differ = _differing(rows)
-    items = [first.model]
     batch = next((row.record.spec.batch for row in rows if row.record.spec.batch), None)
-    items += [] if "batch" in differ or batch is None else [f"batch {batch}"]
-    items += [first.phase] if "phase" not in differ else []
     # A user's file computes in its own types.
     types = next((row.record.types for row in rows if row.record.types), first.precision)
-    items += [types] if "precision" not in differ else []
     narrow = any(row.record.spec.precision not in ("fp32", "tf32") for row in rows)
-    items += [f"{first.cast} precision"] if narrow else []
-    if first.own is None:
-        items += [first.layout, f"{first.feed} images"]
-    else:
-        items += ["channels_last"] if first.layout == "nhwc" else []
-        items += first.own.described(first.phase)
-    items += [f"{name}={value}" for name, value in first.options.items()]
-    where = [device_name(run.device)] if not first.on_gpu or "device" in differ else []
-    where += sorted({_gpu(row) for row in rows if row.record.spec.on_gpu})
     threads = {row.record.threads for row in rows if row.record.threads}
-    if len(threads) == 1:
-        where.append(quantity(threads.pop(), "thread"))
-    where += sorted({row.record.library for row in rows if row.record.library})
-    title = next((row.title for row in rows if row.title), "")
-    return ["  ".join(filter(None, [*items, title])), "  ".join(where)]
+    images = (
+        (first.layout, f"{first.feed} images")
+        if first.own is None
+        else ("channels_last" * (first.layout == "nhwc"), *first.own.described(first.phase))
+    )
+    items = (
+        first.model,
+        "" if "batch" in differ or batch is None else f"batch {batch}",
+        "" if "phase" in differ else first.phase,
+        "" if "precision" in differ else types,
+        f"{first.cast} precision" if narrow else "",
+        *images,
+        *(f"{name}={value}" for name, value in first.options.items()),
+        next((row.title for row in rows if row.title), ""),
+    )
+    where = (
+        device_name(run.device) if not first.on_gpu or "device" in differ else "",
+        *sorted({_gpu(row) for row in rows if row.record.spec.on_gpu}),
+        quantity(threads.pop(), "thread") if len(threads) == 1 else "",
+        *sorted({row.record.library for row in rows if row.record.library}),
+    )
+    return ["  ".join(filter(None, words)) for words in (items, where)]
 
 
 def _refused(rows: Sequence[StepRow], status: str, differing: Sequence[str]) -> list[str]:
     """Return a line for each row with a status, ``skipped`` or ``failed``."""
-    lines = []
-    for row in rows:
-        if row.record.status == status:
-            where = [str(getattr(row.record.spec, axis)) for axis in differing]
-            reason = " ".join((row.record.reason or "no reason recorded").split())
-            lines.append(f"{status}  {'  '.join([row.who, *where])}: {reason}")
-    return lines
+    refused = [row for row in rows if row.record.status == status]
+    wheres = ((str(getattr(row.record.spec, axis)) for axis in differing) for row in refused)
+    return [
+        f"{status}  {'  '.join([row.who, *where])}: "
+        f"{' '.join((row.record.reason or 'no reason recorded').split())}"
+        for row, where in zip(refused, wheres, strict=True)
+    ]
 
 
 def _differing(rows: Sequence[StepRow]) -> list[str]:
@@ -261,11 +240,11 @@ def _columns(timed: Sequence[StepRow]) -> list[Column[StepRow]]:
     """Return the columns of a table of steps: their fields, and ratios between them."""
     titled = f"record.images_per_s={rate_unit(timed[0].record.spec.own if timed else None)}"
     columns = columns_of(timed, StepRow.columns.replace("record.images_per_s", titled))
-    if len(timed) > 1:
-        columns.append(Column("x fastest", lambda row: _to_fastest(row, timed)))
-    if any(device_ratio(row, timed) for row in timed):
-        columns.append(Column("CPU / GPU", lambda row: _beside_cpu(row, timed)))
-    return columns
+    others: list[Column[StepRow]] = []
+    others += [Column("x fastest", lambda row: _to_fastest(row, timed))] * (len(timed) > 1)
+    on_both = any(device_ratio(row, timed) for row in timed)
+    others += [Column("CPU / GPU", lambda row: _beside_cpu(row, timed))] * on_both
+    return [*columns, *others]
 
 
 # -----------------------------------------------------------------------------
