@@ -34,6 +34,7 @@ from pydlbench.units import (
     format_bytes,
     format_flops,
     format_seconds,
+    known_text,
     merge_notes,
     number,
     percent,
@@ -42,7 +43,7 @@ from pydlbench.units import (
     time_in,
     time_unit,
 )
-from pydlbench.words import PROFILED_RANGE
+from pydlbench.words import PROFILED_RANGE, option_words
 
 
 def layers_report(
@@ -95,13 +96,14 @@ def layers_report(
         *_named_table(disagreeing if len(disagreeing) > _MAX_CLOCK_NOTES else (), name, _BY_CLOCK),
         *_named_table([row for row in timed if row.sustained_s], name, _SUSTAINED),
     ]
-    if algorithms:
-        for row in rows:
-            blocks += algorithms_report(row, name(row)) if row.candidates else []
-    if explain:
-        blocks.append(Lines(list(evidence(timed, name))))
+    listed = [row for row in rows if algorithms and row.candidates]
     profiled = [row for row in timed if ncu and row.device != "cpu" and row.backend == "native"]
-    return [*blocks, *(Lines(ncu_command(row)) for row in profiled)]
+    return [
+        *blocks,
+        *(block for row in listed for block in algorithms_report(row, name(row))),
+        Lines(list(evidence(timed, name)) if explain else []),
+        *(Lines(ncu_command(row)) for row in profiled),
+    ]
 
 
 def _rates(rows: Sequence[Measurement]) -> list[Rate]:
@@ -118,8 +120,9 @@ def ncu_command(row: Measurement) -> list[str]:
     search was seen to choose a plan that takes twice as long.
     """
     file = re.sub(r"[^A-Za-z0-9.]+", "-", f"{row.layer}-{row.pass_}-{row.precision}")
-    more = ["--fuse", row.fuse] if row.fuse != "none" else []
-    more += ["--workspace-limit", str(row.workspace_bytes)] if row.workspace_bytes else []
+    more = option_words(
+        ("--fuse", row.fuse, "none"), ("--workspace-limit", row.workspace_bytes or None, None)
+    )
     plan = shlex.quote(f"{row.algorithm} {row.layout}")
     lines = [
         ["ncu", "--set", "full", "--clock-control", "none", "--target-processes", "all"],
@@ -366,10 +369,10 @@ def disagreement(row: Measurement) -> str | None:
         return None
     event, graph, host = map(format_seconds, seconds)
     text = f"{event} between events, {graph} in a graph, {host} on the host's clock"
-    enqueue = times.get("enqueue")
-    if enqueue is None:
-        return text
-    return f"{text} (launching it takes the host {format_seconds(enqueue)})"
+    return text + known_text(
+        times.get("enqueue"),
+        lambda enqueue: f" (launching it takes the host {format_seconds(enqueue)})",
+    )
 
 
 # -----------------------------------------------------------------------------
@@ -427,15 +430,19 @@ def evidence(rows: Sequence[Measurement], name_of: Callable[[Measurement], str])
             f"({percent(cause['share'])} of the gap): {cause['how']}"
             for cause in row.causes
         ]
-        if row.empty_call_s is not None:
-            empty = format_seconds(row.empty_call_s)
-            lines.append(f"  a call that does nothing takes {empty}, which is not subtracted")
         faults = row.faults or {}
-        if faults.get("default") is not None:
-            kept = faults.get("warm")
-            warm = "" if kept is None else f", {kept:.0f} with pages kept"
-            lines.append(f"  page faults per call: {faults['default']:.0f}{warm}")
-        lines += [f"  {note}" for note in row.notes]
+        kept = known_text(faults.get("warm"), ", {:.0f} with pages kept".format)
+        read = (
+            known_text(
+                row.empty_call_s,
+                lambda seconds: (
+                    f"a call that does nothing takes {format_seconds(seconds)}, which is not "
+                    "subtracted"
+                ),
+            ),
+            known_text(faults.get("default"), f"page faults per call: {{:.0f}}{kept}".format),
+        )
+        lines += [f"  {text}" for text in (*filter(None, read), *row.notes)]
         if lines:
             yield f"{name_of(row)}:"
             yield from lines
@@ -473,33 +480,28 @@ def interleaved_table(rows: Sequence[Measurement]) -> TableBlock:
 
 def interleaved_legend(rows: Sequence[Measurement]) -> list[str]:
     """Return a line for each mark, and for titles that need an explanation."""
-    lines = []
     other = [row for problem in by_problem(rows) for row in _other_sums(problem)]
-    if any(row.warm_s for row in rows):
-        lines.append("kept: the same call with an allocator that keeps freed pages")
-    if any(is_uncertain(row) for row in rows):
-        lines.append(f"{_UNCERTAIN}: {UNCERTAIN_LEGEND}")
-    if any(row.contended for row in rows):
-        lines.append(f"{_CONTENDED}: contended, the time is an upper bound")
-    if not all(row.complete for row in rows):
-        lines.append(f"{_INTERRUPTED}: interrupted, only some of its repetitions were made")
-    if fewer := dict.fromkeys(row.fewer_flops for row in rows if row.fewer_flops):
-        lines.append(
-            f"{_FEWER_FLOPS}: {' and '.join(fewer)} need fewer FLOPs than a direct kernel: "
-            "rates and percentages count the direct kernel's"
-        )
-    if other:
-        formats = ", ".join(dict.fromkeys(row.accumulate or "" for row in other))
-        lines.append(
-            f"{_OTHER_SUMS}: accumulates in another format than the row it is compared with: "
-            f"{formats}"
-        )
-    if any(map(_disagree, by_problem(rows))):
-        lines.append(
-            "to best: over the rounds that both rows share; medians are over all repetitions, so "
-            "where the two disagree on an order, the ratio counts"
-        )
-    return lines
+    formats = ", ".join(dict.fromkeys(row.accumulate or "" for row in other))
+    fewer = " and ".join(dict.fromkeys(row.fewer_flops for row in rows if row.fewer_flops))
+    meanings = {
+        "kept: the same call with an allocator that keeps freed pages": any(
+            row.warm_s for row in rows
+        ),
+        f"{_UNCERTAIN}: {UNCERTAIN_LEGEND}": any(map(is_uncertain, rows)),
+        f"{_CONTENDED}: contended, the time is an upper bound": any(row.contended for row in rows),
+        f"{_INTERRUPTED}: interrupted, only some of its repetitions were made": not all(
+            row.complete for row in rows
+        ),
+        f"{_FEWER_FLOPS}: {fewer} need fewer FLOPs than a direct kernel: "
+        "rates and percentages count the direct kernel's": fewer,
+        f"{_OTHER_SUMS}: accumulates in another format than the row it is compared with: "
+        f"{formats}": other,
+        "to best: over the rounds that both rows share; medians are over all repetitions, so "
+        "where the two disagree on an order, the ratio counts": any(
+            map(_disagree, by_problem(rows))
+        ),
+    }
+    return [text for text, needed in meanings.items() if needed]
 
 
 def _columns(
@@ -512,12 +514,12 @@ def _columns(
     def marks(row: Measurement) -> str:
         return _marks(row) + (_OTHER_SUMS if id(row) in other else "")
 
-    columns: list[Column[Measurement]] = [Column("backend", lambda row: row.who, right=False)]
-    columns += [Column(axis, AXES[axis], right=False) for axis in AXES if axis in inside]
-    columns += columns_of(rows, _METRICS, seconds=unit_of(rows))
-    if any(map(marks, rows)):
-        columns.append(Column("note", marks, right=False))
-    return columns
+    return [
+        Column("backend", lambda row: row.who, right=False),
+        *(Column(axis, AXES[axis], right=False) for axis in AXES if axis in inside),
+        *columns_of(rows, _METRICS, seconds=unit_of(rows)),
+        *([Column("note", marks, right=False)] if any(map(marks, rows)) else []),
+    ]
 
 
 def _above(problem: Sequence[Measurement], rows: Sequence[Measurement]) -> str:
@@ -525,21 +527,25 @@ def _above(problem: Sequence[Measurement], rows: Sequence[Measurement]) -> str:
     axes = [axis for axis in varying(rows) if axis not in BACKEND_AXES]
     first, model = problem[0], common_model(rows)
     name = label(first, axes)
-    items = [name.removeprefix(f"{model}/") if model else name]
-    if first.problem != first.layer:
-        items.append(first.problem)
-    items += [format_flops(first.flops), format_bytes(first.bytes)]
     bounds = {row.roofline.bound for row in problem if row.roofline is not None}
-    if len(bounds) == 1:
-        items.append(f"{bounds.pop()} bound")
-    return "  ".join(items)
+    items = (
+        name.removeprefix(f"{model}/") if model else name,
+        first.problem if first.problem != first.layer else "",
+        format_flops(first.flops),
+        format_bytes(first.bytes),
+        f"{bounds.pop()} bound" if len(bounds) == 1 else "",
+    )
+    return "  ".join(filter(None, items))
 
 
 def _marks(row: Measurement) -> str:
-    uncertain = _UNCERTAIN if is_uncertain(row) else ""
-    disturbed = _CONTENDED if row.contended else ""
-    early = "" if row.complete else _INTERRUPTED
-    return uncertain + disturbed + early + (_FEWER_FLOPS if row.fewer_flops else "")
+    marks = {
+        _UNCERTAIN: is_uncertain(row),
+        _CONTENDED: row.contended,
+        _INTERRUPTED: not row.complete,
+        _FEWER_FLOPS: row.fewer_flops,
+    }
+    return "".join(mark for mark, holds in marks.items() if holds)
 
 
 def _other_sums(problem: Sequence[Measurement]) -> list[Measurement]:
