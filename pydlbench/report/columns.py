@@ -198,59 +198,46 @@ def device_name(device: Mapping[str, Any]) -> str:
 
 
 def _what(rows: Sequence[Measurement]) -> list[str]:
-    first = rows[0]
-    differ = varying(rows)
-    items: list[str] = []
+    first, differ = rows[0], varying(rows)
     problems = {row.problem for row in rows}
+    names: Iterable[str] = dict.fromkeys([first.layer, *(problems if len(problems) == 1 else ())])
     if "layer" in differ:
-        items += filter(None, [common_model(rows)])
-        items.append(f"{len(axis_values(rows, 'layer'))} layers")
-        if "batch" not in differ:
-            items.append(f"batch {first.batch}")
-    elif len(problems) == 1:
-        items += dict.fromkeys([first.layer, first.problem])
-    else:
-        items.append(first.layer)
-    if "pass" not in differ:
-        items.append(first.pass_)
-        if "propagation" not in differ and first.propagation == "training":
-            items[-1] += " (training)" if first.pass_ == "forward" else ""
-    if "fuse" not in differ and first.fuse != "none":
-        items.append(f"with {first.fuse}")
-    if "precision" not in differ:
-        items.append(first.precision)
-    if len(problems) == 1 and len({(row.flops, row.flops_executed) for row in rows}) == 1:
-        flops = _flops(first.flops, first.flops_executed)
-        items.append(flops)
-    if len({(row.problem, row.bytes) for row in rows}) == 1:
-        items.append(format_bytes(first.bytes))
-    return items
+        batch = "" if "batch" in differ else f"batch {first.batch}"
+        names = (common_model(rows), f"{len(axis_values(rows, 'layer'))} layers", batch)
+    trains = "propagation" not in differ and _propagation(first)
+    alike = len(problems) == 1 and len({(row.flops, row.flops_executed) for row in rows}) == 1
+    items = (
+        *names,
+        "" if "pass" in differ else f"{first.pass_} (training)" if trains else first.pass_,
+        "" if "fuse" in differ or first.fuse == "none" else f"with {first.fuse}",
+        "" if "precision" in differ else first.precision,
+        _flops(first.flops, first.flops_executed) if alike else "",
+        format_bytes(first.bytes) if len({(row.problem, row.bytes) for row in rows}) == 1 else "",
+    )
+    return list(filter(None, items))
 
 
 def _where(run: RunRecord, rows: Sequence[Measurement]) -> list[str]:
-    differ = varying(rows)
-    device = device_name(run.device)
+    first, differ = rows[0], varying(rows)
     threads = {row.threads for row in rows if row.threads}
+    several = len(threads) != 1
     # With SMT, or fewer CPUs than cores, threads and cores are two numbers.
-    cores = run.device_for(next(iter(threads))).get("cores") if len(threads) == 1 else None
+    cores = None if several else run.device_for(next(iter(threads))).get("cores")
     clocks = [row.clock_hz for row in rows if row.clock_hz]
-    if clocks:
-        clock = f"{format_hz(median(clocks))} (measured)"
-        device += f", {quantity(cores, 'core')} at {clock}" if cores else f", {clock}"
-    elif cores:
-        device += f", {quantity(cores, 'core')}"
-    items = [device]
-    if len(threads) == 1:
-        items.append(quantity(next(iter(threads)), "thread"))
-    if "cache" not in differ:
-        items.append(f"{rows[0].cache} cache".replace("-cold cache", " cold"))
-    items += filter(None, [_timing(rows, differ)])
-    items += sorted({row.library for row in rows if row.library})
-    if "backend" not in differ and "layer" in differ:
-        items.append(f"{rows[0].backend} backend")
-    if "layout" not in differ and rows[0].layout_request != "best":
-        items.append(f"{rows[0].layout_request} layout")
-    return items
+    clock = f"{format_hz(median(clocks))} (measured)" if clocks else ""
+    counted = quantity(cores, "core") if cores else ""
+    where = " at ".join(filter(None, (counted, clock)))
+    layout = "" if "layout" in differ or first.layout_request == "best" else first.layout_request
+    items = (
+        ", ".join(filter(None, (device_name(run.device), where))),
+        "" if several else quantity(next(iter(threads)), "thread"),
+        "" if "cache" in differ else f"{first.cache} cache".replace("-cold cache", " cold"),
+        _timing(rows, differ),
+        *sorted({row.library for row in rows if row.library}),
+        f"{first.backend} backend" if "backend" not in differ and "layer" in differ else "",
+        f"{layout} layout" if layout else "",
+    )
+    return list(filter(None, items))
 
 
 def _timing(rows: Sequence[Measurement], differ: Sequence[str]) -> str:
