@@ -31,7 +31,7 @@ from pydlbench.report.module_tree import (
     parts_table,
     shown_parts,
 )
-from pydlbench.units import Scale, merge_notes, number, per_second, percent, quantity
+from pydlbench.units import Scale, known_text, merge_notes, number, per_second, percent, quantity
 from pydlbench.workers.environment import ALLOCATOR_VARIABLES
 
 _MODULES: Final = "seconds=in_context share alone_s native_s limit_s"
@@ -104,32 +104,37 @@ def _blocks(run: RunRecord, record: BreakdownRecord, *, explain: bool) -> list[B
         *call_tree(record.calls, record.measured.median),
         Lines(_remarks(record, scale)),
     ]
-    if wrong := [f"contradiction: {contradiction}" for contradiction in record.contradictions]:
-        blocks.append(Lines(wrong, alarm=True))
-    if explain:
-        hows = [f"{term.term}: {term.how}" for term in record.terms]
-        hows += [
-            f"with {alternative.change}: {alternative.how}" for alternative in record.alternatives
-        ]
-        terms = columns_of(record.terms, _TERMS, seconds=scale.signed)
-        blocks.append(TableBlock.from_rows(terms, record.terms))
-        blocks.append(Lines(hows, listed=True, title="how it was measured"))
-    return blocks
+    hows = [
+        *(f"{term.term}: {term.how}" for term in record.terms),
+        *(f"with {change.change}: {change.how}" for change in record.alternatives),
+    ]
+    measurements = (
+        TableBlock.from_rows(columns_of(record.terms, _TERMS, seconds=scale.signed), record.terms),
+        Lines(hows, listed=True, title="how it was measured"),
+    )
+    return [
+        *blocks,
+        Lines([f"contradiction: {wrong}" for wrong in record.contradictions], alarm=True),
+        *(measurements if explain else ()),
+    ]
 
 
 def summary_parts(record: BreakdownRecord) -> tuple[str, str]:
     """Return the step with its settings; and its time and rate."""
     step = record.measured
     layout = capabilities.declaration(record.framework).steps.layout_text(record.layout)
-    options = [f"{name}={value}" for name, value in record.options.items()]
-    what = [record.model, *options, f"batch {record.batch}", record.phase]
-    what += [] if record.feed == "resident" else [f"{record.feed} images"]
-    what += [record.types or record.precision, f"{record.library} {record.mode}{layout}"]
+    what = (
+        record.model,
+        *(f"{name}={value}" for name, value in record.options.items()),
+        *(f"batch {record.batch}", record.phase),
+        "" if record.feed == "resident" else f"{record.feed} images",
+        *(record.types or record.precision, f"{record.library} {record.mode}{layout}"),
+    )
     scale = Scale.fit(step.median)
     between = interval_text(step.ci_low, step.ci_high, scale)
     figures = f"{scale.text(step.median)} (95 % {between}, {record.processes} processes)"
     rate = f"{per_second(record.batch / step.median)} {rate_unit(record.own)}"
-    return "  ".join(what), f"{figures}   {rate}"
+    return "  ".join(filter(None, what)), f"{figures}   {rate}"
 
 
 def interval_text(low: float | None, high: float | None, scale: Scale) -> str:
@@ -184,30 +189,29 @@ def _falls(record: BreakdownRecord) -> Iterator[Part]:
 
 
 def _remarks(record: BreakdownRecord, scale: Scale) -> list[str]:
-    lines = [unexplained_line(record)]
-    lines += [
-        f"with {alternative.change}: {_saving(alternative, scale)}"
-        for alternative in record.alternatives
-    ]
-    lines += [f"not measured: {reason}" for reason in record.not_measured]
-    if record.without_layer:
-        lines.append(f"without a native layer: {', '.join(record.without_layer)}")
-    if record.forecast_s is not None:
-        error = percent(record.forecast_error, signed=True)
-        lines.append(f"forecast made before: {scale.text(record.forecast_s)} ({error})")
-    trace = record.trace
+    trace, lacking = record.trace, record.without_layer
     traced = "the chain of calls" if trace.way == "stamps" else "a traced step"
-    lines.append(
-        f"calls are timed by {trace.source} in {trace.rounds} steps: {traced} takes "
-        f"{trace.cost:.2f} times as long as an untraced one ({scale.text(trace.untraced_s)})"
+    error = percent(record.forecast_error, signed=True)
+    rounds = f"{record.disturbed} of {record.measured.n}"
+    lines = (
+        unexplained_line(record),
+        *(f"with {change.change}: {_saving(change, scale)}" for change in record.alternatives),
+        *(f"not measured: {reason}" for reason in record.not_measured),
+        f"without a native layer: {', '.join(lacking)}" if lacking else "",
+        known_text(
+            record.forecast_s,
+            lambda seconds: f"forecast made before: {scale.text(seconds)} ({error})",
+        ),
+        (
+            f"calls are timed by {trace.source} in {trace.rounds} steps: {traced} takes "
+            f"{trace.cost:.2f} times as long as an untraced one ({scale.text(trace.untraced_s)})"
+        ),
+        *(f"note: {note}" for note in merge_notes((*trace.notes, *record.notes))),
+        f"warning: disturbed rounds, which widen intervals: {rounds}: {record.disturbance}"
+        if record.disturbed
+        else "",
     )
-    lines += [f"note: {note}" for note in merge_notes((*trace.notes, *record.notes))]
-    if record.disturbed:
-        rounds = f"{record.disturbed} of {record.measured.n}"
-        lines.append(
-            f"warning: disturbed rounds, which widen intervals: {rounds}: {record.disturbance}"
-        )
-    return lines
+    return list(filter(None, lines))
 
 
 def _saving(alternative: Alternative, scale: Scale) -> str:

@@ -17,7 +17,7 @@ from pydlbench.report.figures.bars import Bar, bars, timeline_figure
 from pydlbench.report.figures.roofline import recorded_roofline
 from pydlbench.report.module_tree import part_columns, shown_parts
 from pydlbench.traces import timeline
-from pydlbench.units import format_seconds, percent, quantity, some_names
+from pydlbench.units import format_seconds, known_text, percent, quantity, some_names
 
 Row = TypeVar("Row", bound=Any)
 
@@ -88,30 +88,26 @@ def trace_report(ledger: StepLedger, *, everything: bool = False) -> list[Block]
     busy_s = line.busy_s if line and line.idle_s > IDLE_SHARE * line.span_s else None
     unlimited = "limit_s unlimited_s " if ledger.limit_s is not None else ""
     names = f"device_s share {unlimited}kernels"
-    blocks: list[Block] = [
+    modules = shown_parts(ledger.modules, everything=everything)
+    columns = part_columns(modules, f"device_s share each {unlimited}slowest", separator="/")
+    calls = ledger.calls if everything else ledger.calls[:MAX_CALLS]
+    directions = ledger.directions if len(ledger.directions) > 1 else ()
+    return [
         Headline([conclusion(ledger)]),
         Heading(_heading(ledger), bold=0),
         _table(ledger.categories, f"category {names}", busy_s),
-    ]
-    if len(ledger.directions) > 1:
-        blocks.append(_table(ledger.directions, f"category=direction {names}", busy_s))
-    if ledger.idle and line and line.idle_s:
-        blocks.append(_table(ledger.idle, "cause seconds"))
-    modules = shown_parts(ledger.modules, everything=everything)
-    if modules:
-        shown = f"device_s share each {unlimited}slowest"
-        columns = part_columns(modules, shown, separator="/")
-        blocks.append(TableBlock.from_rows(_of_busy(columns, busy_s), modules))
-    calls = ledger.calls if everything else ledger.calls[:MAX_CALLS]
-    blocks.append(
+        _table(directions, f"category=direction {names}", busy_s),
+        _table(ledger.idle if line and line.idle_s else (), "cause seconds"),
+        TableBlock.from_rows(_of_busy(columns, busy_s), modules),
         _table(
-            _with_short_modules(calls),
+            list(map(_with_short_module, calls)),
             "operator module direction shapes count device_s share limit_s contradiction best_s "
             "kernels",
             busy_s,
-        )
-    )
-    return [*blocks, Lines(_rest(ledger, len(calls), len(modules))), *_figures(ledger)]
+        ),
+        Lines(_rest(ledger, len(calls), len(modules))),
+        *_figures(ledger),
+    ]
 
 
 def csv_rows(documents: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -232,16 +228,14 @@ def _heading(ledger: StepLedger) -> list[str]:
     device = ledger.device or "no device named"
     if ledger.card and ledger.card != ledger.device:
         device = f"{device} ({ledger.card})"
-    items = [ledger.file, ledger.source, device, quantity(ledger.steps, "step")]
-    if ledger.step_s is not None:
-        low, high = (
-            format_seconds(each or 0.0) for each in (ledger.step_low_s, ledger.step_high_s)
-        )
-        spread = f" ({low} .. {high})" if ledger.steps > 1 else ""
-        items.append(f"{format_seconds(ledger.step_s)}{spread} each")
-    if ledger.host_step_s is not None:
-        items.append(f"host {format_seconds(ledger.host_step_s)}")
-    return ["  ".join(items), *_time_line(ledger)]
+    ends = (format_seconds(each or 0.0) for each in (ledger.step_low_s, ledger.step_high_s))
+    spread = f" ({' .. '.join(ends)})" if ledger.steps > 1 else ""
+    items = (
+        *(ledger.file, ledger.source, device, quantity(ledger.steps, "step")),
+        known_text(ledger.step_s, lambda seconds: f"{format_seconds(seconds)}{spread} each"),
+        known_text(ledger.host_step_s, lambda seconds: f"host {format_seconds(seconds)}"),
+    )
+    return ["  ".join(filter(None, items)), *_time_line(ledger)]
 
 
 def _time_line(ledger: StepLedger) -> list[str]:
@@ -249,25 +243,26 @@ def _time_line(ledger: StepLedger) -> list[str]:
     line = ledger.device_time
     if line is None:
         return []
-    parts = []
-    if ledger.limit_s is not None:
-        limited = ledger.limited_share or 0.0
-        of = "" if limited > MIN_LIMITED_SHARE else f" of {percent(limited)} of the kernels"
-        parts.append(f"limit {format_seconds(ledger.limit_s)}{of}")
-    if below_s := sum(call.seconds for call in ledger.calls if call.contradiction):
-        parts.append(f"{percent(below_s / line.kernel_s)} of the kernels below their limit")
-    always = {"busy": line.busy_s, "idle": line.idle_s}
+    limited = ledger.limited_share or 0.0
+    of = "" if limited > MIN_LIMITED_SHARE else f" of {percent(limited)} of the kernels"
+    below_s = sum(call.seconds for call in ledger.calls if call.contradiction)
     others = {
         "overlapped": line.overlapped_s,
         "exposed copies": line.exposed_copy_s,
         "exposed communication": line.exposed_communication_s,
     }
     times = {
-        **always,
+        "busy": line.busy_s,
+        "idle": line.idle_s,
         **{name: seconds for name, seconds in others.items() if seconds > 0},
         "unattributed": ledger.unattributed_s,
     }
-    return ["  ".join([*parts, *(f"{name} {format_seconds(times[name])}" for name in times)])]
+    parts = (
+        known_text(ledger.limit_s, lambda seconds: f"limit {format_seconds(seconds)}{of}"),
+        f"{percent(below_s / line.kernel_s)} of the kernels below their limit" if below_s else "",
+        *(f"{name} {format_seconds(seconds)}" for name, seconds in times.items()),
+    )
+    return ["  ".join(filter(None, parts))]
 
 
 def _of_busy(columns: list[Column[Row]], busy_s: float | None) -> list[Column[Row]]:
@@ -284,13 +279,10 @@ def _of_busy(columns: list[Column[Row]], busy_s: float | None) -> list[Column[Ro
     return [*columns[: places[0]], share, *columns[places[0] :]]
 
 
-def _with_short_modules(calls: Sequence[LedgerCall]) -> list[LedgerCall]:
-    """Return calls with the innermost names of their modules, which fit into a table."""
-    return [replace(call, module=_innermost(call.module)) for call in calls]
-
-
-def _innermost(module: str) -> str:
-    return "/".join(module.split("/")[-SHOWN_NAMES:])
+def _with_short_module(row: Row) -> Row:
+    """Return a row with the innermost names of its module, which fit into a table."""
+    short: Row = replace(row, module="/".join(row.module.split("/")[-SHOWN_NAMES:]))
+    return short
 
 
 def _table(rows: Sequence[Record], names: str, busy_s: float | None = None) -> TableBlock:
@@ -299,38 +291,41 @@ def _table(rows: Sequence[Record], names: str, busy_s: float | None = None) -> T
 
 def _rest(ledger: StepLedger, calls: int, modules: int) -> list[str]:
     """Return lines on hidden rows, on time without a limit, and the notes."""
-    lines = []
-    below = ledger.calls[calls:]
-    if below:
-        share = percent(sum(call.share or 0.0 for call in below))
-        lines.append(f"{quantity(len(below), 'more call')}: {share} of the step (--all)")
-    if len(ledger.modules) > modules > 0:
-        lines.append(f"{quantity(len(ledger.modules) - modules, 'more module')} (--all)")
+    below, modules_below = ledger.calls[calls:], len(ledger.modules) - modules if modules else 0
+    share = percent(sum(call.share or 0.0 for call in below))
     missing = _missing_limits(ledger.calls)
     reasons = sorted(missing, key=lambda reason: -missing[reason][0])
     kernel_s = ledger.device_time.kernel_s if ledger.device_time else 0.0
-    for reason in reasons[:MAX_REASONS]:
-        seconds, names = missing[reason]
-        share = percent(seconds / kernel_s) if kernel_s else "?"
-        named = f" ({some_names(names)})" if names else ""
-        lines.append(f"without a limit, {share} of the kernels: {reason}{named}")
-    if len(reasons) > MAX_REASONS:
-        rest = sum(missing[reason][0] for reason in reasons[MAX_REASONS:])
-        share = percent(rest / kernel_s) if kernel_s else "?"
-        others = quantity(len(reasons) - MAX_REASONS, "more reason")
-        lines.append(f"{others}: {share} of the kernels (--json)")
+
+    def of_kernels(some: Sequence[str]) -> str:
+        """Return the share of the kernels that have no limit for some reasons."""
+        seconds = sum(missing[reason][0] for reason in some)
+        return f"{percent(seconds / kernel_s) if kernel_s else '?'} of the kernels"
+
+    rarest = reasons[MAX_REASONS:]
+    others = quantity(len(rarest), "more reason")
+    names = {reason: some_names(missing[reason][1]) for reason in reasons}
+    limits = known_text(ledger.limits_of, "limits: measured peaks of {}".format)
     if ledger.card is not None and ledger.limit_s is not None:
-        lines.append(
+        limits = (
             f"limits: published peaks of the {ledger.card}; bytes over the bandwidth of its "
             "memory, which a kernel whose operands stay in a cache can pass"
         )
-    elif ledger.limits_of is not None:
-        lines.append(f"limits: measured peaks of {ledger.limits_of}")
     whys = [call.contradiction for call in ledger.calls if call.contradiction]
-    if whys:
-        rows = f"{quantity(len(whys), 'row')} of calls took less than the limit"
-        lines.append(f"{rows}, which cannot be: {', '.join(dict.fromkeys(whys))}")
-    return [*lines, *ledger.notes]
+    rows = f"{quantity(len(whys), 'row')} of calls took less than the limit"
+    lines = (
+        f"{quantity(len(below), 'more call')}: {share} of the step (--all)" if below else "",
+        f"{quantity(modules_below, 'more module')} (--all)" if modules_below else "",
+        *(
+            f"without a limit, {of_kernels([reason])}: {reason}"
+            + (f" ({names[reason]})" if names[reason] else "")
+            for reason in reasons[:MAX_REASONS]
+        ),
+        f"{others}: {of_kernels(rarest)} (--json)" if rarest else "",
+        limits,
+        f"{rows}, which cannot be: {', '.join(dict.fromkeys(whys))}" if whys else "",
+    )
+    return [*filter(None, lines), *ledger.notes]
 
 
 # -----------------------------------------------------------------------------
@@ -405,7 +400,7 @@ def comparison_report(comparison: LedgerComparison, *, everything: bool = False)
     """
     rows = comparison.rows if everything else comparison.rows[:MAX_DIFFERENCES]
     below = comparison.rows[len(rows) :]
-    shown = [replace(row, module=_innermost(row.module)) for row in rows]
+    shown = list(map(_with_short_module, rows))
     lines = list(comparison.notes)
     if below:
         rest = format_seconds(sum(row.difference_s for row in below))
