@@ -62,6 +62,21 @@ def nearest(word: str, choices: Iterable[str], count: int = 3) -> list[str]:
     return [folded[name] for name in alike]
 
 
+def unknown_word(text: str, word: str, choices: Iterable[str], count: int = 3) -> UsageError:
+    """Return the error for a word that is not among the choices.
+
+    Args:
+        text: what is wrong, without the nearest choices.
+        word: the word.
+        choices: valid words.
+        count: number of nearest choices; without a similar one all are listed, or the first if only
+            one is wanted.
+    """
+    known = list(choices)
+    near = nearest(word, known, count) or (known if count > 1 else known[:1])
+    return UsageError(f"{text}; nearest: {', '.join(near)}")
+
+
 def _sound(word: str) -> str:
     """Return a word as it is compared: in lower case, with ``f`` for ``ph``."""
     return word.lower().replace("ph", "f")

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
-from pydlbench.errors import UsageError, nearest
+from pydlbench.errors import UsageError, nearest, unknown_word
 
 #: Default time limit, in seconds, of a request that runs the user's own code.
 CODE_LIMIT_S: Final = 600.0
@@ -81,8 +81,9 @@ def check_word(option: str, value: str, choices: Sequence[str]) -> None:
         UsageError: the value is not among the choices; names the nearest one.
     """
     if value not in choices:
-        near = nearest(str(value), choices) or list(choices)
-        raise UsageError(f"{option} {value}: not one of {', '.join(choices)}; nearest: {near[0]}")
+        raise unknown_word(
+            f"{option} {value}: not one of {', '.join(choices)}", str(value), choices, 1
+        )
 
 
 def check_device(device: str) -> None:

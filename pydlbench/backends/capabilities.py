@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from pydlbench.errors import BackendMissingError, UsageError, nearest
+from pydlbench.errors import BackendMissingError, unknown_word
 from pydlbench.words import IMAGE_LAYOUTS
 
 if TYPE_CHECKING:
@@ -188,8 +188,7 @@ def declaration(name: str) -> Capabilities:
     if (found := _find(name)) is not None:
         return found[0]
     names = backend_names()
-    near = nearest(name, names, 1) or names[:1]
-    raise UsageError(f"--backend {name}: not one of {', '.join(names)}; nearest: {near[0]}")
+    raise unknown_word(f"--backend {name}: not one of {', '.join(names)}", name, names, 1)
 
 
 def _find(name: str) -> tuple[Capabilities, str] | None:

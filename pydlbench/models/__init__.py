@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from pydlbench import plugins
-from pydlbench.errors import UsageError, nearest
+from pydlbench.errors import UsageError, unknown_word
 from pydlbench.models.graph import Model
 
 Build = TypeVar("Build", bound=Callable[..., Model])
@@ -80,8 +80,7 @@ def build_model(name: str, batch: int | None = None, **options: Any) -> Model:
     """
     build = _builder(name)
     if build is None:
-        choices = nearest(name, model_names()) or list(model_names())
-        raise UsageError(f"{name}: no such model; nearest: {', '.join(choices)}")
+        raise unknown_word(f"{name}: no such model", name, model_names())
     from pydlbench.models.options import build_with
 
     if batch is not None and batch < 1:

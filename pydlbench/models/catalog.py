@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final
 
-from pydlbench.errors import UsageError, nearest, nearest_file
+from pydlbench.errors import UsageError, nearest, nearest_file, unknown_word
 from pydlbench.models import build_model, is_model, model_names
 from pydlbench.ops.descriptor import check_pool, looks_like_problem, parse_problem
 from pydlbench.ops.op import Layer
@@ -75,8 +75,7 @@ def load_entry(name: str) -> CatalogEntry:
             layers=sizes.layers(name),
         )
     if not is_model(name):
-        choices = nearest(name, entry_names()) or list(entry_names())
-        raise UsageError(f"{name}: no such model; nearest: {', '.join(choices)}")
+        raise unknown_word(f"{name}: no such model", name, entry_names())
     model = build_model(name)
     layers = (node.layer for node in model)
     return CatalogEntry(

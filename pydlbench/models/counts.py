@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, Final
 
-from pydlbench.errors import UsageError, nearest
+from pydlbench.errors import unknown_word
 from pydlbench.models.graph import INPUT, GraphNode, Model, buffers, trained_tensors
 from pydlbench.models.passes import check_phase, step_passes
 from pydlbench.ops.table import ITEM_BYTES
@@ -73,8 +73,7 @@ def memory(model: Model, phase: str, precision: str = "fp32") -> dict[str, int]:
     """
     check_phase(phase)
     if precision not in ITEM_BYTES:
-        choices = nearest(precision, ITEM_BYTES) or list(ITEM_BYTES)
-        raise UsageError(f"--precision {precision}: none; nearest: {', '.join(choices)}")
+        raise unknown_word(f"--precision {precision}: none", precision, ITEM_BYTES)
     itemsize = ITEM_BYTES[precision]
     trained = untrained = 0
     for node in model:

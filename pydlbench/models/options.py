@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable
 from typing import Any, Final, cast
 
-from pydlbench.errors import UsageError, nearest
+from pydlbench.errors import UsageError, unknown_word
 from pydlbench.models.graph import Loss, Model, weight_decays
 
 # Options of all models, which do not change the nodes of the graph.
@@ -27,8 +27,7 @@ def choice(option: str, value: str, choices: tuple[str, ...]) -> str:
     for valid in choices:
         if str(value).lower() == valid.lower():
             return valid
-    close = nearest(str(value), choices) or choices
-    raise UsageError(f"{option}={value}: not a valid choice; nearest: {', '.join(close)}")
+    raise unknown_word(f"{option}={value}: not a valid choice", str(value), choices)
 
 
 def build_with(
@@ -47,8 +46,7 @@ def build_with(
     for option in options:
         known = (*defaults, *_COMMON_OPTIONS)
         if option not in known:
-            close = nearest(option, known) or known
-            raise UsageError(f"{name}: no option {option!r}; nearest: {', '.join(close)}")
+            raise unknown_word(f"{name}: no option {option!r}", option, known)
     values = {
         option: _read(option, value, defaults[option])
         for option, value in options.items()

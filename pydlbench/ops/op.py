@@ -12,7 +12,7 @@ from numbers import Real
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
-from pydlbench.errors import UnsupportedError, UsageError, nearest
+from pydlbench.errors import UnsupportedError, UsageError, nearest, unknown_word
 from pydlbench.words import PASSES
 
 if TYPE_CHECKING:
@@ -643,8 +643,7 @@ class Layer:
                 raise UnsupportedError(
                     f"{pass_}: {what} has no such pass; it has {', '.join(passes)}"
                 )
-            choices = nearest(pass_, passes) or list(passes)
-            raise UsageError(f"{pass_}: no such pass; nearest: {', '.join(choices)}")
+            raise unknown_word(f"{pass_}: no such pass", pass_, passes)
         training = self.entry.training
         if training is not None and (pass_, propagation) == ("forward", "training"):
             return training

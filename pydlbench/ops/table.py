@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
-from pydlbench.errors import UsageError, nearest
+from pydlbench.errors import unknown_word
 from pydlbench.ops.op import IN_PLACE, Layer, Op
 from pydlbench.ops.pointwise import POINTWISE_OPS
 from pydlbench.ops.products import ATTENTION, GEMM
@@ -78,8 +78,7 @@ def build_layer(op: str, *, name: str | None = None, **fields: Any) -> Layer:
         UsageError: The op or a field does not exist, a field is missing, or the layer is invalid.
     """
     if op not in OPS:
-        choices = ", ".join(nearest(str(op), OPS) or OPS)
-        raise UsageError(f"op={op!r}: no such op; nearest: {choices}")
+        raise unknown_word(f"op={op!r}: no such op", str(op), OPS)
     return OPS[op].build(name, **fields)
 
 

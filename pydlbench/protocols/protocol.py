@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pydlbench.backends.steps.definition import StepDefinition
-from pydlbench.errors import UsageError, nearest
+from pydlbench.errors import UsageError, nearest, unknown_word
 from pydlbench.protocols.data.datasets import Dataset
 
 if TYPE_CHECKING:
@@ -267,9 +267,8 @@ class Protocol:
             UsageError: it has no such model; names the nearest one.
         """
         if name not in self.models:
-            near = nearest(name, self.models) or list(self.models)
-            raise UsageError(
-                f"{name}: --protocol {self.name} has no such model; nearest: {', '.join(near)}"
+            raise unknown_word(
+                f"{name}: --protocol {self.name} has no such model", name, self.models
             )
 
     def settings(
@@ -408,8 +407,7 @@ def find_protocol(name: str) -> Protocol:
     """Return a protocol by name; UsageError with the nearest names for an unknown one."""
     if name in PROTOCOLS:
         return PROTOCOLS[name]
-    near = nearest(name, PROTOCOLS) or list(PROTOCOLS)
-    raise UsageError(f"--protocol {name}: unknown protocol; nearest: {', '.join(near)}")
+    raise unknown_word(f"--protocol {name}: unknown protocol", name, PROTOCOLS)
 
 
 # -----------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pydlbench.errors import UnsupportedError, UsageError, nearest
+from pydlbench.errors import UnsupportedError, UsageError, unknown_word
 from pydlbench.ops.op import INTEGERS, Layer
 from pydlbench.verification.threads import in_threads
 from pydlbench.words import FP8_PRECISIONS
@@ -105,8 +105,7 @@ def significand_bits(precision: str) -> int:
     """
     bits = _SIGNIFICAND.get(precision)
     if bits is None:
-        choices = ", ".join(nearest(precision, _SIGNIFICAND) or _SIGNIFICAND)
-        raise UsageError(f"precision {precision}: no such precision; nearest: {choices}")
+        raise unknown_word(f"precision {precision}: no such precision", precision, _SIGNIFICAND)
     return bits
 
 
@@ -258,8 +257,7 @@ def make_inputs(
         UnsupportedError: An average over a window that contains only padding.
     """
     if pass_ not in layer.passes:
-        choices = ", ".join(nearest(pass_, layer.passes) or layer.passes)
-        raise UsageError(f"pass {pass_}: {layer.kind} has no such pass; nearest: {choices}")
+        raise unknown_word(f"pass {pass_}: {layer.kind} has no such pass", pass_, layer.passes)
     if layer.op == "pool":
         _check_means(layer)
     significand_bits(precision)

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from pydlbench.errors import UsageError, nearest
+from pydlbench.errors import UsageError, unknown_word
 from pydlbench.ops.op import Layer
 from pydlbench.records.measurement import Correctness
 from pydlbench.verification.checksums import ElementComparison, KernelRun, pieces
@@ -98,8 +98,7 @@ def tolerance(
     truncation = _TRUNCATION_PER_TERM * terms if truncates else 0.0
     rounding = accumulate.removesuffix("-tensor") if truncates else accumulate
     if rounding not in UNIT_ROUNDOFF:
-        choices = ", ".join(nearest(accumulate, UNIT_ROUNDOFF) or UNIT_ROUNDOFF)
-        raise UsageError(f"accumulate {accumulate}: no such format; nearest: {choices}")
+        raise unknown_word(f"accumulate {accumulate}: no such format", accumulate, UNIT_ROUNDOFF)
     summing = (3 * math.sqrt(terms) + 4 + truncation) * UNIT_ROUNDOFF[rounding]
     if algorithm is not None and any(word in algorithm.lower() for word in _TRANSFORMED):
         summing *= _TRANSFORM_FACTOR
@@ -191,8 +190,7 @@ def verify(
         UsageError: The layer has no such pass, an input is missing, or a shape is not the layer's.
     """
     if pass_ not in layer.passes:
-        choices = ", ".join(nearest(pass_, layer.passes) or layer.passes)
-        raise UsageError(f"pass {pass_}: {layer.kind} has no such pass; nearest: {choices}")
+        raise unknown_word(f"pass {pass_}: {layer.kind} has no such pass", pass_, layer.passes)
     role = layer.result(pass_)
     written = layer.writes(pass_, propagation)
     if unknown := [name for name in extra or {} if name not in written]:

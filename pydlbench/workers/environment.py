@@ -11,7 +11,7 @@ from typing import Final
 
 from pydlbench.backends import capabilities
 from pydlbench.devices.probe_cache import probe_cache_path
-from pydlbench.errors import UnsupportedError, UsageError, nearest
+from pydlbench.errors import UnsupportedError, unknown_word
 
 # Settings of thread pools, math libraries and the allocator influence results: workers do not
 # inherit them from the shell. Backends declare further variables.
@@ -106,9 +106,8 @@ def allocator_environment(name: str) -> Mapping[str, str]:
         UnsupportedError: the C library or the kernel has no huge pages.
     """
     if name not in ALLOCATORS:
-        near = nearest(name, ALLOCATORS, 1) or ALLOCATORS[:1]
-        raise UsageError(
-            f"allocator {name}: not one of {', '.join(ALLOCATORS)}; nearest: {near[0]}"
+        raise unknown_word(
+            f"allocator {name}: not one of {', '.join(ALLOCATORS)}", name, ALLOCATORS, 1
         )
     if name == "huge pages":
         _check_huge_pages()

@@ -53,7 +53,7 @@ from pydlbench.errors import (
     ModelError,
     UnsupportedError,
     UsageError,
-    nearest,
+    unknown_word,
 )
 from pydlbench.models.user_model import find_onnx
 from pydlbench.records.step import StepSpec
@@ -239,9 +239,8 @@ def _inputs_by_name(spec: StepSpec, wanted: Sequence[Any]) -> dict[str, UserInpu
         if item.name is None:
             continue
         if item.name not in names:
-            near = nearest(item.name, names, 1) or names[:1]
-            raise UsageError(
-                f"--input {item.text}: {spec.model} has no input {item.name}; nearest: {near[0]}"
+            raise unknown_word(
+                f"--input {item.text}: {spec.model} has no input {item.name}", item.name, names, 1
             )
         given[item.name] = item
     missing = [name for name in names if name not in given]
