@@ -67,9 +67,7 @@ class Field:
         Raises:
             UsageError: The value is invalid.
         """
-        if value is None and self.default is None:
-            return None
-        return _CHECKS[self.type](self, value)
+        return None if value is None and self.default is None else _CHECKS[self.type](self, value)
 
     def error(self, value: object, reason: str) -> UsageError:
         """Return the error for an invalid value."""
@@ -509,9 +507,7 @@ class Layer:
 
     def with_batch(self, batch: int) -> Layer:
         """Return the same layer for another minibatch; unchanged if it has none."""
-        if self.entry.batch is None:
-            return self
-        return self.replace(**self.entry.scaled(self, batch))
+        return self if self.entry.batch is None else self.replace(**self.entry.scaled(self, batch))
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-able form that :func:`pydlbench.ops.table.read_layer` reads back."""

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from pydlbench.errors import UsageError
 from pydlbench.ops.axis import Axis
-from pydlbench.ops.op import Field, Layer, Op, Pass, Shape, Shapes, in_place_op
+from pydlbench.ops.op import Field, Layer, Op, Pass, Shape, in_place_op
 
 # -----------------------------------------------------------------------------
 # Sizes.
@@ -123,10 +123,6 @@ def _pointwise(
         settle: Checks fields, and fills in missing ones.
         options: Further attributes of the op.
     """
-
-    def shapes(layer: Layer) -> Shapes:
-        return {role: dims(layer, role) for role in _roles(layer)}
-
     if sizes is _WEIGHTS:
         options |= {"batch": None, "form": "weights"}
     return Op(
@@ -137,7 +133,7 @@ def _pointwise(
         fields=(*sizes, *fields),
         settle=settle,
         shown=_shown,
-        shapes=shapes,
+        shapes=lambda layer: {role: dims(layer, role) for role in _roles(layer)},
         passes=passes,
         reference=reference,
         memory_bound=True,

@@ -58,9 +58,7 @@ def _gemm_shapes(layer: Layer) -> Shapes:
 
 def _lone_matrices(layer: Layer) -> Shapes:
     """Return the shapes of the matrices of a single product without batch."""
-    if layer.src_batch:
-        return {}
-    return {role: shape[1:] for role, shape in layer.shapes().items()}
+    return {} if layer.src_batch else {role: shape[1:] for role, shape in layer.shapes().items()}
 
 
 def _gemm_scaled(layer: Layer, batch: int) -> dict[str, Any]:

@@ -18,17 +18,13 @@ from pydlbench.ops.op import Field, Layer, Op, Operands, Pass, Shape, Sizes, in_
 
 def _operands(minimum: int, maximum: int, *names: str) -> Operands:
     """Return operands whose shapes are fields."""
-
-    def read(_: Op, tensors: list[Sizes]) -> dict[str, Any]:
-        return {
-            name: tuple(size for size, _ in tensor)
-            for name, tensor in zip(names, tensors, strict=False)
-        }
-
     return Operands(
         minimum=minimum,
         maximum=maximum,
-        read=read,
+        read=lambda _, tensors: {
+            name: tuple(size for size, _ in tensor)
+            for name, tensor in zip(names, tensors, strict=False)
+        },
         write=lambda s: [shape for name in names if (shape := getattr(s, name))],
     )
 

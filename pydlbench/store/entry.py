@@ -238,9 +238,7 @@ def _started(pid: int) -> str | None:
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
-        if Path("/proc/self").exists():
-            return None
-        return _without_proc(pid)
+        return None if Path("/proc/self").exists() else _without_proc(pid)
     fields = text.rpartition(")")[2].split()
     return None if fields[0] == "Z" else fields[_START]
 

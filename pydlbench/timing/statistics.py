@@ -103,9 +103,7 @@ def interval_ranks(n: int, confidence: float) -> tuple[int, int, float] | None:
     # The largest rank whose tail is small enough.
     ranks = range((n + 1) // 2)
     low = bisect.bisect_right(ranks, alpha_half, key=lambda rank: _lower_tail(n, rank)) - 1
-    if low < 0:
-        return None
-    return low, n - 1 - low, 1 - 2 * _lower_tail(n, low)
+    return None if low < 0 else (low, n - 1 - low, 1 - 2 * _lower_tail(n, low))
 
 
 #: Level of the intervals of medians.

@@ -461,6 +461,4 @@ def sums_over(array: NDArray[Any], axes: Sequence[int]) -> tuple[F64, F64]:
 
 def worse(first: Deviation, second: Deviation) -> Deviation:
     """Return the larger of two deviations; NaN counts as the largest."""
-    if math.isnan(first.error) or first.error >= second.error:
-        return first
-    return second
+    return first if math.isnan(first.error) or first.error >= second.error else second

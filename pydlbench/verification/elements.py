@@ -158,9 +158,7 @@ def _part(layer: Layer, role: str, tensor: Any, cut: tuple[slice, ...]) -> Any:
     part = view[_at(view.shape, cut)]
     if len(tensor.shape) == 1:
         part = part.reshape(-1)
-    if role == "labels" or isinstance(part, Rounded):
-        return part
-    return Rounded(part)
+    return part if role == "labels" or isinstance(part, Rounded) else Rounded(part)
 
 
 #: Number of elements of a piece; smaller pieces are dominated by the overhead of NumPy's functions.

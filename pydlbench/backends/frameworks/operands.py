@@ -237,9 +237,7 @@ class ForwardOptions:
 
     def around(self, values: Sequence[Any], others: Any) -> tuple[Any, ...]:
         """Return a value for each axis of images: ``others`` for the batch and the channels."""
-        if self.images == "nhwc":
-            return others, *values, others
-        return others, others, *values
+        return (others, *values, others) if self.images == "nhwc" else (others, others, *values)
 
 
 def always(function: Callable[..., Any]) -> Callable[[Any, Any], Callable[..., Any]]:

@@ -76,11 +76,12 @@ class JaxBackend(HostTimedBackend):
         resolve_mode(self.name, self.modes, mode)
         device = jax_device(self.device, "fp32")
         scalar = [device.put(np.zeros((), np.float32))]
-
-        def results(returned: Any) -> dict[str, Any]:
-            return {"dst": np.atleast_1d(as_array(returned))}
-
-        return JaxOperator(lambda tensor: tensor, scalar, results, device)
+        return JaxOperator(
+            lambda tensor: tensor,
+            scalar,
+            lambda returned: {"dst": np.atleast_1d(as_array(returned))},
+            device,
+        )
 
     def complete_facts(
         self, facts: KernelFacts, operator: Operator, spec: KernelSpec

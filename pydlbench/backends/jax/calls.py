@@ -145,8 +145,7 @@ def linked_calls(equations: Sequence[Any], group: CallGroup) -> tuple[LinkedCall
 def _random(kind: Any, stream: np.random.Generator) -> Any:
     """Return a random operand: uniform in [-1, 1), or zeros if its type is not floating-point."""
     if jnp.issubdtype(kind.dtype, jax.dtypes.prng_key):
-        keys = jax.random.key(0)
-        return jnp.broadcast_to(keys, kind.shape)
+        return jnp.broadcast_to(jax.random.key(0), kind.shape)
     if jnp.issubdtype(kind.dtype, jnp.floating):
         return jnp.asarray(stream.uniform(-1, 1, kind.shape), kind.dtype)
     return jnp.zeros(kind.shape, kind.dtype)
@@ -170,12 +169,10 @@ def repeat(
         sets: sets of operands; the operator is executed once for each set.
         costs: costs of calls, which are subtracted; None to subtract nothing.
     """
-
-    def repetitions(*sets: Sequence[Any]) -> list[Any]:
-        return [result for operands in sets for result in body(*operands)]
-
     operands = tuple(list(item) for item in sets)
-    program = device.compile(repetitions, operands)
+    program = device.compile(
+        lambda *sets: [result for operands in sets for result in body(*operands)], operands
+    )
     cost = costs.at(sum(map(len, sets)), 1) if costs else None
     return RepeatedOperator(lambda: jax.block_until_ready(program(*operands)), len(sets), cost)
 

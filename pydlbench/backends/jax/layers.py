@@ -137,11 +137,10 @@ def _gradient(
 
     pull = jit(lambda *tensors: vjp(forward, *tensors)[1])(*(operands[role] for role in wanted))
     residuals, structure = tree_util.tree_flatten(pull)
-
-    def gradient(*tensors: Any) -> Any:
-        return tree_util.tree_unflatten(structure, tensors[:-1])(tensors[-1])
-
-    return gradient, residuals
+    return (
+        lambda *tensors: tree_util.tree_unflatten(structure, tensors[:-1])(tensors[-1]),
+        residuals,
+    )
 
 
 # -----------------------------------------------------------------------------

@@ -204,17 +204,13 @@ def _gemm(layer: Layer, pass_: str, transposed: bool, inputs: Inputs) -> HostOpe
     whole = layer.shapes()[role]
     rows, columns = whole[-2:]
     shape = (layer.batch_count, columns, rows) if swapped else (layer.batch_count, rows, columns)
-
-    def plain_result(result: Array) -> Array:
-        return (_transposed(result) if swapped else result).reshape(whole)
-
     by_rows = transposed == (pass_ == "forward") and role != "weights"
     return HostOperator(
         kernels.product_of_rows if by_rows else kernels.product,
         (a, _transposed(b) if by_rows else b),
         [(shape, np.float32)],
         role,
-        plain_result,
+        lambda result: (_transposed(result) if swapped else result).reshape(whole),
     )
 
 

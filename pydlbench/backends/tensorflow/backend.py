@@ -85,12 +85,13 @@ class TensorflowBackend(HostTimedBackend):
         """Return the identity of a scalar, called as other operators are."""
         tracer = Tracer(self._place, resolve_mode(self.name, self.modes, mode))
         scalar = upload(np.ones((), np.float32), "float32", self._place)
-
-        def results(returned: Any) -> dict[str, Any]:
-            return {"dst": np.atleast_1d(as_array(returned))}
-
-        numbers = arithmetic("fp32", self.on_gpu, self._isa)
-        operator = FunctionOperator(tf.identity, [scalar], results, tracer, numbers)
+        operator = FunctionOperator(
+            tf.identity,
+            [scalar],
+            lambda returned: {"dst": np.atleast_1d(as_array(returned))},
+            tracer,
+            arithmetic("fp32", self.on_gpu, self._isa),
+        )
         operator.call()
         operator.wait()
         return operator

@@ -393,6 +393,4 @@ def create(device: str) -> TorchBackend:
         UnsupportedError: PyTorch sees no such device.
     """
     cpus = process_cpus()
-    if device == "cpu":
-        return TorchBackend(device, cpus)
-    return TorchCudaBackend(device, cpus)
+    return TorchBackend(device, cpus) if device == "cpu" else TorchCudaBackend(device, cpus)

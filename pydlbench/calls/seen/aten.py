@@ -667,9 +667,7 @@ def _layer_gradient(call: AtenCall) -> Meaning:
 
 def _row_dimensions(shape: Any, factors: Any) -> int:
     """Return the number of dimensions of a row, by its shape, or by that of the factors."""
-    if shape is None and isinstance(factors, Value):
-        return len(factors.shape)
-    return len(shape)
+    return len(factors.shape) if shape is None and isinstance(factors, Value) else len(shape)
 
 
 def _reduced_dims(call: AtenCall, place: int = 1) -> list[int] | None:

@@ -473,9 +473,7 @@ def _leaky_relu(name: str) -> Callable[[_TensorFlowCall], Meaning]:
 
 def _other_copy(call: _TensorFlowCall) -> Meaning:
     """Copy a part, or to another type, without a layer."""
-    if not call.result.elements:
-        return moves.view()
-    return moves.other_copy(what=call.node.op)
+    return moves.view() if not call.result.elements else moves.other_copy(what=call.node.op)
 
 
 def _transpose(call: _TensorFlowCall) -> Meaning:

@@ -210,9 +210,7 @@ def read_nominal_clock(
         if bogomips:
             return bogomips / 2 * 1e6, "time-stamp counter (bogomips / 2)"
     present = _positive(cpuinfo.get("cpu mhz", ""))
-    if present:
-        return present * 1e6, "/proc/cpuinfo cpu MHz (present clock)"
-    return None, None
+    return (present * 1e6, "/proc/cpuinfo cpu MHz (present clock)") if present else (None, None)
 
 
 def _positive(text: str) -> float | None:

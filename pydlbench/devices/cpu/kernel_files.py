@@ -35,9 +35,7 @@ def parse_cpu_list(text: str | None) -> tuple[int, ...]:
 def parse_size(text: str | None) -> int | None:
     """Return the bytes of a size such as ``32K`` or ``8M``, or None."""
     match = re.fullmatch(r"([0-9]+)([KMG]?)", text or "")
-    if match is None:
-        return None
-    return int(match[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[match[2]]
+    return None if match is None else int(match[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[match[2]]
 
 
 def read_cpuinfo(path: Path) -> list[dict[str, str]]:

@@ -325,15 +325,12 @@ def probed_sizes(record: DeviceRecord) -> dict[str, int | None]:
 
 
 def _ask_of(record: DeviceRecord, probe: Probe) -> Callable[[str, str, int], Mapping[str, Any]]:
-    def ask(level: str, pattern: str, size: int) -> Mapping[str, Any]:
-        return probe(
-            "bandwidth",
-            kind=pattern,
-            bytes=size,
-            cpus=list(record.cpus),
-            seconds=_BANDWIDTH_SECONDS,
-            # Non-temporal stores would bypass the cache.
-            streaming=level == "memory",
-        )
-
-    return ask
+    return lambda level, pattern, size: probe(
+        "bandwidth",
+        kind=pattern,
+        bytes=size,
+        cpus=list(record.cpus),
+        seconds=_BANDWIDTH_SECONDS,
+        # Non-temporal stores would bypass the cache.
+        streaming=level == "memory",
+    )

@@ -302,10 +302,9 @@ def _sizes(facts: GpuFacts) -> dict[str, int | None]:
 
 
 def _ask_of(probe: Probe) -> Callable[[str, str, int], Mapping[str, Any]]:
-    def ask(_level: str, pattern: str, size: int) -> Mapping[str, Any]:
-        return probe("bandwidth", kind=pattern, bytes=size, seconds=_PROBE_SECONDS)
-
-    return ask
+    return lambda _, pattern, size: probe(
+        "bandwidth", kind=pattern, bytes=size, seconds=_PROBE_SECONDS
+    )
 
 
 def _launch(probe: Probe) -> LaunchCost | None:

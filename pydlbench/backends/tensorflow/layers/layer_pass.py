@@ -277,10 +277,7 @@ def _with_bias(
     # Columns of a product are its last dimension.
     data_format = "NHWC" if layer.op == "gemm" else options.data_format()
 
-    def forward(*tensors: Any) -> Any:
-        return tf.nn.bias_add(function(*tensors[:-1]), tensors[-1], data_format)
-
-    return forward
+    return lambda *tensors: tf.nn.bias_add(function(*tensors[:-1]), tensors[-1], data_format)
 
 
 # -----------------------------------------------------------------------------

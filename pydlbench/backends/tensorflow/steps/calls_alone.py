@@ -91,11 +91,9 @@ class ProducedOperator(RepeatedOperator):
             *operands, one = tensors
             return [operand * one for operand in operands]
 
-        def produced(*tensors: Any) -> list[Any]:
-            return body(*products(*tensors))
-
         full = [[*item, ones[item[0].dtype]] for item in sets]
-        super().__init__(repeat(tracer, produced, full).call, len(sets))
+        produced = repeat(tracer, lambda *tensors: body(*products(*tensors)), full)
+        super().__init__(produced.call, len(sets))
         self._products = repeat(tracer, products, full)
 
     def run(self) -> float:
@@ -199,10 +197,11 @@ def _empty(tracer: Tracer, operands: int, results: int) -> RepeatedOperator:
     with tf.device(_CPU):
         scalar = tf.constant(1.0)
 
-    def body(*tensors: Any) -> list[Any]:
-        return [tf.identity(tensors[i % len(tensors)]) for i in range(results)]
-
-    return repeat(tracer, body, [[scalar] * operands])
+    return repeat(
+        tracer,
+        lambda *tensors: [tf.identity(tensors[i % len(tensors)]) for i in range(results)],
+        [[scalar] * operands],
+    )
 
 
 def _dispatch_s(tracer: Tracer) -> float:

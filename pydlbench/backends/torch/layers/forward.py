@@ -117,10 +117,7 @@ def _convolution(layer: Any, _options: TorchForwardOptions) -> Function:
     convolve, pads = getattr(torch, f"conv{len(window.kernel)}d"), window.pads
     settings = window.stride, window.padding, window.dilation, layer.groups
 
-    def forward(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None = None) -> Any:
-        return convolve(F.pad(x, pads) if pads else x, w, b, *settings)
-
-    return forward
+    return lambda x, w, b=None: convolve(F.pad(x, pads) if pads else x, w, b, *settings)
 
 
 def _transposed_convolution(layer: Any, _options: TorchForwardOptions) -> Function:
@@ -139,10 +136,7 @@ def _transposed_convolution(layer: Any, _options: TorchForwardOptions) -> Functi
         further.append(out - smallest)
     settings = layer.stride, layer.pad_before, tuple(further), layer.groups, layer.dilation
 
-    def forward(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None = None) -> Any:
-        return convolve(x, w, b, *settings)
-
-    return forward
+    return lambda x, w, b=None: convolve(x, w, b, *settings)
 
 
 def _pooling(layer: Any, _options: TorchForwardOptions) -> Function:
@@ -163,10 +157,7 @@ def _pooling(layer: Any, _options: TorchForwardOptions) -> Function:
         function, fill = getattr(F, name), 0.0
         settings = (*settings, False, layer.count_include_pad)
 
-    def forward(x: torch.Tensor) -> Any:
-        return function(F.pad(x, pads, value=fill) if pads else x, *settings)
-
-    return forward
+    return lambda x: function(F.pad(x, pads, value=fill) if pads else x, *settings)
 
 
 def _resizing(layer: Any, _options: TorchForwardOptions) -> Function:

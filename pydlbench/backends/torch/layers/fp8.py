@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import torch
 
@@ -79,14 +78,11 @@ def scaled_product(operands: TorchOperands, *, pass_: str, fast: bool = False) -
     else:
         left, right = operand("src", transposed=True), operand("dst", transposed=True)
     unit = torch.ones((), dtype=torch.float32, device=operands.place.device)
-
-    def product(
-        a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor
-    ) -> Any:
-        return torch._scaled_mm(  # noqa: SLF001 - the one way to FP8
-            a, b, scale_a, scale_b, out_dtype=torch.float8_e4m3fn, use_fast_accum=fast
-        )
-
     role = operands.layer.result(pass_)
-    operands_in_order = (left, right.t(), unit, unit.clone())
-    return BoundFunction(product, operands_in_order, lambda result: {role: as_array(result[None])})
+    return BoundFunction(
+        lambda a, b, scale_a, scale_b: torch._scaled_mm(  # noqa: SLF001 - the one way to FP8
+            a, b, scale_a, scale_b, out_dtype=torch.float8_e4m3fn, use_fast_accum=fast
+        ),
+        (left, right.t(), unit, unit.clone()),
+        lambda result: {role: as_array(result[None])},
+    )
