@@ -89,10 +89,6 @@ def _in_sources(layer: Layer, role: str) -> Shape:
     return layer.batch, layer.sources[int(role[3:] or 1) - 1], layer.height, layer.width
 
 
-def _in_factors(layer: Layer, role: str) -> Shape:
-    return (layer.batch, layer.channels, 1, 1) if role == "src2" else _images(layer)
-
-
 def _roles(layer: Layer) -> dict[str, None]:
     """Return the roles of all tensors that some pass reads or writes."""
     passes = [*layer.entry.passes.values(), *filter(None, [layer.entry.training])]
@@ -294,11 +290,6 @@ def _layernorm(np: Any, layer: Layer, t: Any) -> Any:
     return {"dst": dst, "mean": mean.reshape(-1), "variance": variance.reshape(-1)}
 
 
-def _rmsnorm(np: Any, layer: Layer, t: Any) -> Any:
-    square = (t.src**2).mean(-1, keepdims=True)
-    return t.src / np.sqrt(square + layer.epsilon) * t.weights
-
-
 _STATISTICS: Final = ("weights", "bias", "mean", "variance")
 _RUNNING: Final = ("running_mean", "running_variance")
 _VARIANCES: Final = frozenset(("variance", "running_variance"))
@@ -397,7 +388,9 @@ _NORMALISATIONS: Final = (
                 reads=("src", "dst", "weights"), writes=("src", "weights"), flops=11
             ),
         },
-        _rmsnorm,
+        lambda np, layer, t: (
+            t.src / np.sqrt((t.src**2).mean(-1, keepdims=True) + layer.epsilon) * t.weights
+        ),
         (_EPSILON,),
         dims=_in_rows,
         form="rows",
@@ -521,7 +514,9 @@ _OTHERS: Final = (
             "backward-data": Pass(reads=("src", "src2", "dst"), writes=("src", "src2"), flops=3),
         },
         lambda _np, _s, t: t.src * t.src2,
-        dims=_in_factors,
+        dims=lambda layer, role: (
+            (layer.batch, layer.channels, 1, 1) if role == "src2" else _images(layer)
+        ),
     ),
     _pointwise(
         "add",

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any, Final
 
 from pydlbench.errors import UnsupportedError, UsageError
 from pydlbench.ops.grammar import malformed
-from pydlbench.ops.op import Field, Layer, Op, Operands, Pass, Shape, Shapes, Sizes
+from pydlbench.ops.op import Field, Layer, Op, Operands, Pass, Shape, Sizes
 
 # -----------------------------------------------------------------------------
 # ``dst[m, n] = src[m, k] @ weights[k, n]``, without bias, for each matrix of a batch; batch
@@ -45,20 +44,6 @@ def _batch(layer: Layer) -> Shape:
 
 def _batch_count(layer: Layer) -> int:
     return math.prod(_batch(layer))
-
-
-def _gemm_shapes(layer: Layer) -> Shapes:
-    """Return ``(batch..., rows, columns)`` of each matrix; a single product has a batch of 1."""
-    return {
-        "src": (*(layer.src_batch or (1,)), layer.m, layer.k),
-        "weights": (*(layer.weights_batch or (1,)), layer.k, layer.n),
-        "dst": (*(_batch(layer) or (1,)), layer.m, layer.n),
-    }
-
-
-def _lone_matrices(layer: Layer) -> Shapes:
-    """Return the shapes of the matrices of a single product without batch."""
-    return {} if layer.src_batch else {role: shape[1:] for role, shape in layer.shapes().items()}
 
 
 def _gemm_scaled(layer: Layer, batch: int) -> dict[str, Any]:
@@ -101,10 +86,6 @@ def _read_gemm(_: Op, tensors: list[Sizes]) -> dict[str, Any]:
     return {"src_batch": tuple(first), "weights_batch": tuple(second), "m": m, "k": k, "n": n}
 
 
-def _write_gemm(layer: Layer) -> Sequence[Shape]:
-    return [(*layer.src_batch, layer.m, layer.k), (*layer.weights_batch, layer.k, layer.n)]
-
-
 def _gemm_flops(layer: Layer) -> int:
     return 2 * _batch_count(layer) * int(layer.m) * int(layer.k) * int(layer.n)
 
@@ -132,11 +113,26 @@ GEMM: Final = Op(
         # row is a sample.
         Field(name="samples", default=0, minimum=0),
     ),
-    operands=Operands(minimum=2, maximum=3, dimensions=2, read=_read_gemm, write=_write_gemm),
+    operands=Operands(
+        minimum=2,
+        maximum=3,
+        dimensions=2,
+        read=_read_gemm,
+        write=lambda layer: [
+            (*layer.src_batch, layer.m, layer.k),
+            (*layer.weights_batch, layer.k, layer.n),
+        ],
+    ),
     convert=_convert,
     settle=_settle_gemm,
-    shapes=_gemm_shapes,
-    other_shapes=_lone_matrices,
+    shapes=lambda layer: {
+        "src": (*(layer.src_batch or (1,)), layer.m, layer.k),
+        "weights": (*(layer.weights_batch or (1,)), layer.k, layer.n),
+        "dst": (*(_batch(layer) or (1,)), layer.m, layer.n),
+    },
+    other_shapes=lambda layer: (
+        {} if layer.src_batch else {role: shape[1:] for role, shape in layer.shapes().items()}
+    ),
     passes={
         "forward": Pass(reads=("src", "weights"), writes=("dst",), flops=_gemm_flops),
         "backward-data": Pass(reads=("weights", "dst"), writes=("src",), flops=_gemm_flops),
@@ -172,16 +168,6 @@ def _settle_attention(values: dict[str, Any]) -> None:
             f"kv_heads={values['kv_heads']}: does not divide heads={values['heads']}; nearest: "
             f"{math.gcd(values['heads'], values['kv_heads'])}"
         )
-
-
-def _attention_shapes(layer: Layer) -> Shapes:
-    return {
-        "query": (layer.batch, layer.heads, layer.queries, layer.size),
-        "key": (layer.batch, layer.kv_heads, layer.keys, layer.size),
-        "value": (layer.batch, layer.kv_heads, layer.keys, layer.value_size),
-        "result": (layer.batch, layer.heads, layer.queries, layer.value_size),
-        "dst": (layer.batch, layer.heads, layer.queries, layer.value_size),
-    }
 
 
 def _attended_pairs(layer: Layer) -> int:
@@ -254,7 +240,13 @@ ATTENTION: Final = Op(
             ("value_size", s.value_size != s.size),
         )
     ),
-    shapes=_attention_shapes,
+    shapes=lambda layer: {
+        "query": (layer.batch, layer.heads, layer.queries, layer.size),
+        "key": (layer.batch, layer.kv_heads, layer.keys, layer.size),
+        "value": (layer.batch, layer.kv_heads, layer.keys, layer.value_size),
+        "result": (layer.batch, layer.heads, layer.queries, layer.value_size),
+        "dst": (layer.batch, layer.heads, layer.queries, layer.value_size),
+    },
     passes={
         "forward": _attention_pass(("query", "key", "value"), ("dst",), 1, 1),
         # The scores again, and the gradients of weights, scores, queries, keys and values.

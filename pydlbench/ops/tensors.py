@@ -130,11 +130,6 @@ def _broadcast(shapes: Sequence[tuple[int, ...]]) -> bool:
     return all(len(set(sizes) - {1}) <= 1 for sizes in zip(*shapes, strict=True))
 
 
-def _sum_flops(layer: Layer) -> int:
-    """Return one FLOP per element, and one more for the factor unless that is 1."""
-    return math.prod(_result_shape(layer.fields)) * (1 + int(abs(layer.number) != 1))
-
-
 _ELEMENTWISE: Final = (
     _elementwise("abs", 1, 1, lambda np, x: np.absolute(x)),
     _elementwise("neg", 1, 1, lambda _, x: -x),
@@ -144,7 +139,13 @@ _ELEMENTWISE: Final = (
     _elementwise("exp", 1, 1, lambda np, x: np.exp(x)),
     _elementwise("log", 1, 1, lambda np, x: np.log(x), positive="src"),
     _elementwise("power", 1, 1, lambda _, x, a: x**a, positive="src", numbered=True),
-    _elementwise("add", 2, _sum_flops, lambda _, x, y, a: x + a * y, numbered=True),
+    _elementwise(
+        "add",
+        2,
+        lambda layer: math.prod(_result_shape(layer.fields)) * (1 + int(abs(layer.number) != 1)),
+        lambda _, x, y, a: x + a * y,
+        numbered=True,
+    ),
     _elementwise("mul", 2, 1, lambda _, x, y: x * y),
     _elementwise("div", 2, 1, lambda _, x, y: x / y, positive="src2"),
     _elementwise("max", 2, 1, lambda np, x, y: np.maximum(x, y)),

@@ -209,14 +209,6 @@ def _per_tap(layer: Layer) -> int:
     return 2 * layer.batch * int(layer.out_channels) * int(layer.in_channels // layer.groups)
 
 
-def _conv_flops(layer: Layer) -> int:
-    return _per_tap(layer) * math.prod(axis.out * axis.kernel for axis in axes(layer))
-
-
-def _conv_executed(layer: Layer) -> int:
-    return _per_tap(layer) * math.prod(axis.taps() for axis in axes(layer))
-
-
 def _conv_touched(layer: Layer) -> Mapping[str, int]:
     shapes = layer.shapes()
     image, result = ("dst", "src") if layer.op == "deconv" else ("src", "dst")
@@ -232,8 +224,10 @@ def _product_pass(reads: tuple[str, str], writes: str) -> Pass:
     return Pass(
         reads=reads,
         writes=(writes,),
-        flops=_conv_flops,
-        executed=_conv_executed,
+        flops=lambda layer: (
+            _per_tap(layer) * math.prod(axis.out * axis.kernel for axis in axes(layer))
+        ),
+        executed=lambda layer: _per_tap(layer) * math.prod(axis.taps() for axis in axes(layer)),
         touched=_conv_touched,
     )
 

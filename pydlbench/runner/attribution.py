@@ -168,7 +168,12 @@ def slower_kernel(
     how += f"; in the fastest {best.kernel or 'the whole call'} {format_seconds(reference)}"
     for words in (_reached(slow, best, taken, reference), slow.detail, _busy(slow)):
         how += f"; {words}" if words else ""
-    name = "generic kernel" if _generic(slow.kernel, kind) else "slower kernel"
+    name = (
+        "generic kernel"
+        if _GENERIC.search(slow.kernel)
+        or (without_sides(kind) == "conv" and _LOWERED.search(slow.kernel))
+        else "slower kernel"
+    )
     if slow.kernel_s is None:
         name = "rest of the call"
     yield name, rest, how
@@ -244,11 +249,6 @@ def _not_packed(
     )
     # It saves no more than the kernel loses.
     yield "weights not packed", max(0.0, min(brings, most)), how
-
-
-def _generic(kernel: str, kind: str) -> bool:
-    lowered = without_sides(kind) == "conv" and _LOWERED.search(kernel)
-    return bool(_GENERIC.search(kernel) or lowered)
 
 
 # -----------------------------------------------------------------------------

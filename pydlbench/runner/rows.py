@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
@@ -92,7 +92,15 @@ def measured_row(
         workspace_bytes=facts.workspace_bytes,
         reorder_s=facts.reorder_s,
         setup_s=facts.setup_s,
-        candidates=_candidates(facts.candidates) if keep_candidates else None,
+        candidates=tuple(
+            {
+                **{name: value for name, value in entry.items() if name != "seconds"},
+                "time_s": time_summary(entry["seconds"]).to_dict() if entry["seconds"] else None,
+            }
+            for entry in facts.candidates
+        )
+        if keep_candidates
+        else None,
         samples_s=tuple(samples.seconds) if keep_samples else None,
         tensor_cores=facts.tensor_cores,
         notes=tuple(facts.notes),
@@ -105,7 +113,13 @@ def measured_row(
         gpu=None if samples.gpu is None else plain(msgspec.structs.asdict(samples.gpu)),
         warnings=(
             *_warnings(samples, estimated, spec.on_gpu),
-            *_wrong_ones(facts.candidates, time.median),
+            *(
+                f"{entry['algorithm']} is faster but was left out: {entry['reason']}"
+                for entry in facts.candidates
+                if entry["status"] == "failed"
+                and entry["seconds"]
+                and median(entry["seconds"]) < time.median
+            ),
         ),
     )
 
@@ -196,25 +210,6 @@ def _warnings(samples: Series, estimated: Estimate, on_gpu: bool) -> tuple[str, 
             f"the median {how} by {100 * abs(moved):.0f} % from the first rounds to the last {text}"
         )
     return tuple(words)
-
-
-def _wrong_ones(candidates: Sequence[dict[str, Any]], median_s: float) -> tuple[str, ...]:
-    """Return warnings on faster candidates with wrong results: other programs may use them."""
-    return tuple(
-        f"{entry['algorithm']} is faster but was left out: {entry['reason']}"
-        for entry in candidates
-        if entry["status"] == "failed" and entry["seconds"] and median(entry["seconds"]) < median_s
-    )
-
-
-def _candidates(listed: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], ...]:
-    return tuple(
-        {
-            **{name: value for name, value in entry.items() if name != "seconds"},
-            "time_s": time_summary(entry["seconds"]).to_dict() if entry["seconds"] else None,
-        }
-        for entry in listed
-    )
 
 
 # -----------------------------------------------------------------------------

@@ -220,7 +220,10 @@ def key_words(place: str, key: Key, value: Any) -> list[tuple[str, ...]]:
             )
         return [(f"--{key.name}",) if value else ()]
     if isinstance(value, dict) and key.takes == "pairs":
-        value = [f"{name}={_plain(item)}" for name, item in value.items()]
+        value = [
+            f"{name}={str(item).lower() if isinstance(item, bool) else item}"
+            for name, item in value.items()
+        ]
     values = value if isinstance(value, list) else [value]
     if not values:
         raise UsageError(f"{place}: {key.name} = []: empty; nearest: leave it out")
@@ -248,10 +251,6 @@ def _text(place: str, key: Key, value: Any) -> str:
     if isinstance(value, str) and not value.strip():
         raise UsageError(f'{place}: {key.name} = "": empty; nearest: leave it out')
     return str(value)
-
-
-def _plain(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _shown(value: Any) -> str:

@@ -75,14 +75,6 @@ def _dropout(layer: Layer, t: Any) -> dict[str, Rounded]:
     return {role: arithmetic.where(t.kept, given / layer.keep, 0.0)}
 
 
-def _softmax_gradient(_: Layer, t: Any) -> dict[str, Rounded]:
-    return {"src": t.result * (t.dst - (t.dst * t.result).sum(-1, keepdims=True))}
-
-
-def _log_softmax_gradient(_: Layer, t: Any) -> dict[str, Rounded]:
-    return {"src": t.dst - arithmetic.exp(t.result) * t.dst.sum(-1, keepdims=True)}
-
-
 def _cross_entropy(layer: Layer, t: Any) -> dict[str, Rounded]:
     results = forward(layer, t)
     return results | {"loss": results["loss"].scale(len(t.src) / layer.batch)}
@@ -108,20 +100,20 @@ def _layernorm_gradient(layer: Layer, t: Any) -> dict[str, Rounded]:
     }
 
 
-def _weight_decay(layer: Layer, t: Any) -> dict[str, Rounded]:
-    return {"gradient": t.gradient + layer.decay * t.weights}
-
-
 #: Formulas by op and pass, other than the op's forward pass and its derivative.
 _FORMULAS: Final[Mapping[tuple[str, str], Formula]] = {
     ("dropout", "forward"): _dropout,
     ("dropout", "backward-data"): _dropout,
-    ("softmax", "backward-data"): _softmax_gradient,
-    ("log-softmax", "backward-data"): _log_softmax_gradient,
+    ("softmax", "backward-data"): lambda _, t: {
+        "src": t.result * (t.dst - (t.dst * t.result).sum(-1, keepdims=True))
+    },
+    ("log-softmax", "backward-data"): lambda _, t: {
+        "src": t.dst - arithmetic.exp(t.result) * t.dst.sum(-1, keepdims=True)
+    },
     ("softmax-xent", "forward"): _cross_entropy,
     ("softmax-xent", "backward-data"): _cross_entropy_gradient,
     ("layernorm", "backward-data"): _layernorm_gradient,
-    ("l2", "backward-weights"): _weight_decay,
+    ("l2", "backward-weights"): lambda layer, t: {"gradient": t.gradient + layer.decay * t.weights},
     ("bias", "backward-weights"): lambda layer, t: gradient(layer, t, "backward-weights"),
 }
 _ROWS: Final = (2, 3)

@@ -72,11 +72,6 @@ def _transposed_convolution(layer: Any, options: JaxForwardOptions) -> Function:
     return transposed
 
 
-def _product(_layer: Any, options: JaxForwardOptions) -> Function:
-    weights = "nk" if options.layout == "transposed" else "kn"
-    return functools.partial(jnp.einsum, f"...mk,...{weights}->...mn")
-
-
 def _pooling(layer: Any, options: JaxForwardOptions) -> Function:
     window = {
         "window_dimensions": options.around(layer.kernel, 1),
@@ -180,7 +175,9 @@ def _root_mean_square(layer: Any, _options: JaxForwardOptions) -> Function:
 FORWARD: Final[Mapping[str, Callable[[Any, JaxForwardOptions], Function]]] = {
     "conv": _convolution,
     "deconv": _transposed_convolution,
-    "gemm": _product,
+    "gemm": lambda _layer, options: functools.partial(
+        jnp.einsum, f"...mk,...{'nk' if options.layout == 'transposed' else 'kn'}->...mn"
+    ),
     "attention": _attention,
     "pool": _pooling,
     "bias": lambda _, options: lambda x, b: x + options.along_channels(b, x.ndim),

@@ -252,7 +252,9 @@ class CudaAutotuner(autotune.Autotuner):
         if self._reference is not None:
             comparison = kernel.verify(self._reference, self._arena)
             verdict = judge(comparison, self._spec.precision, accumulate, candidate.algorithm)
-            if verdict.status != "ok" and (name := _transform_kernel(kernel)):
+            if verdict.status != "ok" and (
+                name := next(filter(fewer_flops, map(kernel_name, kernel_list(kernel))), None)
+            ):
                 verdict = judge(comparison, self._spec.precision, accumulate, name)
                 candidate.details["notes"].append(f"runs {name}")
             return verdict
@@ -269,15 +271,6 @@ class CudaAutotuner(autotune.Autotuner):
             extra=results,
             propagation=self._spec.propagation,
         )
-
-
-def _transform_kernel(kernel: _cuda.Kernel) -> str | None:
-    """Return the name of a plan's Winograd or FFT kernel; None if it has no such kernel.
-
-    cuDNN does not report this for all of its engines: engine 17 (9.19) for gradients of weights can
-    only be recognised by its ``cudnn::winograd_nonfused`` kernels.
-    """
-    return next(filter(fewer_flops, map(kernel_name, kernel_list(kernel))), None)
 
 
 def kernel_list(kernel: _cuda.Kernel) -> list[dict[str, Any]]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -257,16 +257,6 @@ def _transposed(matrices: Array) -> Array:
 # Variants.
 
 
-def _conv_variant(spec: KernelSpec) -> Variant:
-    weights = "hwoi" if spec.pass_ == "backward-data" else "hwio"
-    return Variant(
-        algorithm="numba prange: direct convolution",
-        layout=f"src nhwc, weights {weights}, dst nhwc",
-        variant="nhwc",
-        build=partial(_conv, spec.layer, spec.pass_),
-    )
-
-
 def _gemm_variant(spec: KernelSpec) -> Variant:
     if spec.layer.broadcast:
         raise UnsupportedError(
@@ -284,14 +274,19 @@ def _gemm_variant(spec: KernelSpec) -> Variant:
     )
 
 
-def _pool_variant(spec: KernelSpec) -> Variant:
-    return Variant(
+#: Variants by kind of layer, for images with two sides.
+VARIANTS: Final[Mapping[str, Callable[[KernelSpec], Variant]]] = {
+    "conv": lambda spec: Variant(
+        algorithm="numba prange: direct convolution",
+        layout=f"src nhwc, weights {'hwoi' if spec.pass_ == 'backward-data' else 'hwio'}, dst nhwc",
+        variant="nhwc",
+        build=partial(_conv, spec.layer, spec.pass_),
+    ),
+    "gemm": _gemm_variant,
+    "pool": lambda spec: Variant(
         algorithm=f"numba prange: {spec.layer.mode} pooling",
         layout="src nhwc, dst nhwc",
         variant="nhwc",
         build=partial(_pool, spec.layer, spec.pass_, spec.propagation),
-    )
-
-
-#: Variants by kind of layer, for images with two sides.
-VARIANTS = {"conv": _conv_variant, "gemm": _gemm_variant, "pool": _pool_variant}
+    ),
+}

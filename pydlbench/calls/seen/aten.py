@@ -548,12 +548,6 @@ def _linear(call: AtenCall) -> Meaning:
     return combine(parts)
 
 
-def _by_vector(call: AtenCall) -> Meaning:
-    """Arguments: a matrix or a vector, and a vector."""
-    left, right = call[0].elements, call[1].elements
-    return products.matmul((), left // right if right else 0, right, 1)
-
-
 def _attention(call: AtenCall, causal: int, *, backward: bool = False) -> Meaning:
     """Arguments: query, key, value ``(batch, heads, length, size)``, behind an outer gradient.
 
@@ -580,7 +574,12 @@ _PRODUCT_RULES: Final[Mapping[str, Callable[[AtenCall], Meaning]]] = {
     **dict.fromkeys(("mm", "bmm"), _matmul),
     **dict.fromkeys(("addmm", "baddbmm"), _added_matmul),
     "linear": _linear,
-    **dict.fromkeys(("mv", "dot"), _by_vector),
+    **dict.fromkeys(
+        ("mv", "dot"),
+        lambda call: products.matmul(
+            (), call[0].elements // call[1].elements if call[1].elements else 0, call[1].elements, 1
+        ),
+    ),
     "_grouped_mm": lambda c: products.grouped_matmul(c[0], c[1].shape[-1]),
     "_scaled_dot_product_flash_attention_for_cpu": lambda c: _attention(c, 4),
     "_scaled_dot_product_flash_attention": lambda c: _attention(c, 4),
@@ -684,11 +683,6 @@ def _reduction(name: str) -> Callable[[AtenCall], Meaning]:
     return lambda c: rows.reduction(name, c.values[0], _reduced_dims(c), why=why)
 
 
-def _norm(call: AtenCall) -> Meaning:
-    why = "" if call.get(1, "ord", 2) == 2 else "a norm that is not Euclidean"
-    return rows.reduction("norm", call[0], _reduced_dims(call, 2), why=why)
-
-
 _ROW_RULES: Final[Mapping[str, Callable[[AtenCall], Meaning]]] = {
     **dict.fromkeys(
         (
@@ -748,7 +742,12 @@ _ROW_RULES: Final[Mapping[str, Callable[[AtenCall], Meaning]]] = {
     **{name: _reduction(name) for name in ("var", "var_mean", "std")},
     "amax": lambda c: rows.reduction("max", c[0], _reduced_dims(c)),
     "amin": lambda c: rows.reduction("min", c[0], _reduced_dims(c)),
-    "linalg_vector_norm": _norm,
+    "linalg_vector_norm": lambda call: rows.reduction(
+        "norm",
+        call[0],
+        _reduced_dims(call, 2),
+        why="" if call.get(1, "ord", 2) == 2 else "a norm that is not Euclidean",
+    ),
 }
 
 
@@ -813,12 +812,6 @@ def _adam(call: AtenCall) -> Meaning:
     return _update(call, per_weight + bool(call.keywords.get("amsgrad")), [0, 2, 3, 4])
 
 
-def _sgd(call: AtenCall) -> Meaning:
-    """Arguments: weights, gradients, velocities."""
-    decay = call.keywords.get("weight_decay", 0)
-    return _update(call, 2 + 2 * (decay != 0) + 2 * bool(call[2]), [0, 2])
-
-
 def _update(call: AtenCall, per_weight: int, written: Sequence[int]) -> Meaning:
     values = [value for place in written for value in call[place]]
     return moves.optimizer_update(per_weight, call[0], values, f"{call.operator} has no layer")
@@ -849,7 +842,9 @@ _ELEMENTWISE_RULES: Final[Mapping[str, Callable[[AtenCall], Meaning]]] = {
         "dropout", c[0].shape, training=True, keep=1 - c[1]
     ),
     **dict.fromkeys(("_fused_adam", "_fused_adamw"), _adam),
-    "_fused_sgd": _sgd,
+    "_fused_sgd": lambda call: _update(
+        call, 2 + 2 * (call.keywords.get("weight_decay", 0) != 0) + 2 * bool(call[2]), [0, 2]
+    ),
 }
 
 
@@ -998,12 +993,6 @@ def _concat(call: AtenCall) -> Meaning:
     return moves.concat(values, call.get(1, "dim", 0))
 
 
-def _random(call: AtenCall) -> Meaning:
-    # The first operand is overwritten, or gives the shape only.
-    unread = call.in_place or call.operator.endswith("_like")
-    return moves.random(call.values[int(unread) :])
-
-
 #: Operators that launch no kernel: views, uninitialised memory, queries.
 _VIEWS: Final = (
     *("_reshape_alias", "_unsafe_view", "alias", "as_strided", "detach", "diagonal", "expand"),
@@ -1035,7 +1024,13 @@ _MOVE_RULES: Final[Mapping[str, Callable[[AtenCall], Meaning]]] = {
         ("fill", "full_like", "ones_like", "zero", "zeros_like"),
         lambda c: _fill(c, c.values[0].shape),
     ),
-    **dict.fromkeys(_RANDOM, _random),
+    # The first operand is overwritten, or gives the shape only.
+    **dict.fromkeys(
+        _RANDOM,
+        lambda call: moves.random(
+            call.values[int(call.in_place or call.operator.endswith("_like")) :]
+        ),
+    ),
     "constant_pad_nd": _pad,
     **dict.fromkeys(("pixel_shuffle", "pixel_unshuffle"), _pixel_shuffle),
     "stack": lambda c: moves.concat(c[0], c.get(1, "dim", 0), stacked=True),

@@ -432,10 +432,6 @@ def _activation(op: str) -> Callable[[_OnnxCall, Value], Meaning]:
     return lambda _, value: elementwise.activation(op, value.shape, floating=value.floating)
 
 
-def _leaky_relu(call: _OnnxCall, value: Value) -> Meaning:
-    return elementwise.arithmetic("leaky_relu", value, call.alpha(0.01))
-
-
 def _hard_sigmoid(call: _OnnxCall, value: Value) -> Meaning:
     """The layer has PyTorch's slope; other slopes are a product, a sum and two limits."""
     if math.isclose(call.alpha(0.2), 1 / 6, rel_tol=1e-4):
@@ -545,17 +541,6 @@ def _transpose(call: _OnnxCall) -> Meaning:
     return moves.copy(call[0].permute(order), range(len(order)))
 
 
-def _gather(call: _OnnxCall) -> Meaning:
-    axis = call.node.get("axis", 0) % len(call[0].shape)
-    return moves.gather(call[0], [call[1]], call.result.bytes, rows=not axis)
-
-
-def _scatter(call: _OnnxCall) -> Meaning:
-    """Inputs: table, indices, values to write or add."""
-    adds = call.node.get("reduction", "none") == "add"
-    return moves.scatter(call[0], call.given[1:], call[2].elements, adds=adds)
-
-
 def _lower(*names: str) -> dict[str, str]:
     """Return names in lower case by operators that differ only in capitals."""
     return {name: name.lower() for name in names}
@@ -569,7 +554,7 @@ _ACTIVATIONS: Final[Mapping[str, Callable[[_OnnxCall, Value], Meaning]]] = {
     },
     **{name: _activation(op) for name, op in _lower("Mish", "Softplus").items()},
     "Swish": _activation("silu"),
-    "LeakyRelu": _leaky_relu,
+    "LeakyRelu": lambda call, value: elementwise.arithmetic("leaky_relu", value, call.alpha(0.01)),
     "HardSigmoid": _hard_sigmoid,
     "Clip": _clip,
 }
@@ -644,11 +629,24 @@ RULES: Final[Mapping[str, Callable[[_OnnxCall], Meaning | Sequence[Meaning]]]] =
     **dict.fromkeys(_OTHER_COPIES, lambda _: moves.other_copy()),
     "Transpose": _transpose,
     "Concat": lambda c: moves.concat(c.given, c.node.get("axis", 0)),
-    "Gather": _gather,
+    "Gather": lambda call: moves.gather(
+        call[0],
+        [call[1]],
+        call.result.bytes,
+        rows=not call.node.get("axis", 0) % len(call[0].shape),
+    ),
     **dict.fromkeys(
         ("GatherElements", "GatherND"),
         lambda c: moves.gather(c[0], [c[1]], c.result.bytes, rows=False),
     ),
-    **dict.fromkeys(("ScatterElements", "ScatterND"), _scatter),
+    **dict.fromkeys(
+        ("ScatterElements", "ScatterND"),
+        lambda call: moves.scatter(
+            call[0],
+            call.given[1:],
+            call[2].elements,
+            adds=call.node.get("reduction", "none") == "add",
+        ),
+    ),
     "ConstantOfShape": lambda c: moves.fill(c.result),
 }

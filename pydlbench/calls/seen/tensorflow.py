@@ -259,23 +259,6 @@ def _convolution(call: _TensorFlowCall) -> Meaning:
     return combine([part, *_fused_ops(call, call.images(outer))])
 
 
-def _data_gradient(call: _TensorFlowCall) -> Meaning:
-    """Inputs: sizes, filters, outer gradient; in a forward pass it is a transposed convolution."""
-    options: dict[str, Any] = (
-        {"gradients": ["backward-data"]} if call.backward else {"transposed": True}
-    )
-    return _convolve(call, call.result.shape, call[1].shape, call[2].shape, **options)
-
-
-def _filter_gradient(call: _TensorFlowCall) -> Meaning:
-    """Inputs: images, sizes, outer gradient; a variant of oneDNN has the gradient of a bias too."""
-    bias = call.node.operator.endswith("WithBias")
-    gradients = ["backward-weights"]
-    return _convolve(
-        call, call[0].shape, call.result.shape, call[2].shape, gradients=gradients, bias=bias
-    )
-
-
 def _pooling(call: _TensorFlowCall, mode: str, *, backward: bool = False) -> Meaning:
     """Inputs: images; for gradients of maxima source, result, outer gradient.
 
@@ -370,11 +353,6 @@ def _bias(call: _TensorFlowCall) -> Meaning:
     return elementwise.memory_bound("bias", call.images(shape) if len(shape) > 3 else matrix)
 
 
-def _bias_gradient(call: _TensorFlowCall) -> Meaning:
-    channels = call.result.elements
-    return elementwise.channel_sums((call[0].elements // channels, channels))
-
-
 def _batch_normalisation(call: _TensorFlowCall) -> Meaning:
     """Inputs: images, factors, offsets, mean, variance; an activation may be fused."""
     training, shape = bool(call.node.get("is_training")), call.images(call[0].shape)
@@ -383,17 +361,6 @@ def _batch_normalisation(call: _TensorFlowCall) -> Meaning:
     if call.node.get("activation_mode") == "Relu":
         parts.append(elementwise.activation("relu", shape, training=training))
     return combine(parts, dtypes=(call[0].dtype,))
-
-
-def _batch_normalisation_gradient(call: _TensorFlowCall) -> Meaning:
-    """Inputs: outer gradient, images, factors, ..."""
-    return rows.batch_normalisation(
-        call[0],
-        call.images(call[0].shape),
-        epsilon=call.node.get("epsilon", 1e-4),
-        training=bool(call.node.get("is_training")),
-        backward=True,
-    )
 
 
 def _loss(call: _TensorFlowCall) -> Meaning:
@@ -452,15 +419,6 @@ _ARITHMETIC: Final = {
 
 def _activation(op: str, pass_: str = "forward") -> Callable[[_TensorFlowCall], Meaning]:
     return lambda c: elementwise.activation(op, c.result.shape, pass_=pass_)
-
-
-def _elementwise(call: _TensorFlowCall) -> Meaning:
-    return elementwise.arithmetic(_ARITHMETIC[call.node.operator], *call.values, channels=-1)
-
-
-def _squared_difference(call: _TensorFlowCall) -> Meaning:
-    difference = elementwise.arithmetic("sub", *call.values)
-    return combine([difference, elementwise.arithmetic("square", call.result)])
 
 
 def _leaky_relu(name: str) -> Callable[[_TensorFlowCall], Meaning]:
@@ -538,14 +496,29 @@ _LIBRARY_RULES: Final[Mapping[str, Callable[[_TensorFlowCall], Meaning]]] = {
             *("Conv2DBackpropInput", "Conv3DBackpropInputV2"),
             "DepthwiseConv2dNativeBackpropInput",
         ),
-        _data_gradient,
+        # Sizes, filters, outer gradient; in a forward pass it is a transposed convolution.
+        lambda call: _convolve(
+            call,
+            call.result.shape,
+            call[1].shape,
+            call[2].shape,
+            **{"gradients": ["backward-data"]} if call.backward else {"transposed": True},
+        ),
     ),
     **dict.fromkeys(
         (
             *("Conv2DBackpropFilter", "Conv2DBackpropFilterWithBias", "Conv3DBackpropFilterV2"),
             "DepthwiseConv2dNativeBackpropFilter",
         ),
-        _filter_gradient,
+        # Images, sizes, outer gradient; a variant of oneDNN has the gradient of a bias too.
+        lambda call: _convolve(
+            call,
+            call[0].shape,
+            call.result.shape,
+            call[2].shape,
+            gradients=["backward-weights"],
+            bias=call.node.operator.endswith("WithBias"),
+        ),
     ),
     **dict.fromkeys(("MaxPool", "MaxPool3D"), lambda c: _pooling(c, "max")),
     **dict.fromkeys(("AvgPool", "AvgPool3D"), lambda c: _pooling(c, "avg")),
@@ -565,7 +538,9 @@ RULES: Final[Mapping[str, Callable[[_TensorFlowCall], Meaning]]] = {
     "ResizeNearestNeighbor": lambda c: _resize(c, 1),
     "ResizeNearestNeighborGrad": lambda c: _resize(c, 1, backward=True),
     **dict.fromkeys(("BiasAdd", "BiasAddV1"), _bias),
-    "BiasAddGrad": _bias_gradient,
+    "BiasAddGrad": lambda call: elementwise.channel_sums(
+        (call[0].elements // call.result.elements, call.result.elements)
+    ),
     **dict.fromkeys(
         (
             *("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3", "FusedBatchNormEx"),
@@ -575,7 +550,13 @@ RULES: Final[Mapping[str, Callable[[_TensorFlowCall], Meaning]]] = {
     ),
     **dict.fromkeys(
         ("FusedBatchNormGrad", "FusedBatchNormGradV2", "FusedBatchNormGradV3"),
-        _batch_normalisation_gradient,
+        lambda call: rows.batch_normalisation(
+            call[0],
+            call.images(call[0].shape),
+            epsilon=call.node.get("epsilon", 1e-4),
+            training=bool(call.node.get("is_training")),
+            backward=True,
+        ),
     ),
     "Softmax": lambda c: rows.along_rows("softmax", c[0]),
     "LogSoftmax": lambda c: rows.along_rows("log-softmax", c[0]),
@@ -585,8 +566,15 @@ RULES: Final[Mapping[str, Callable[[_TensorFlowCall], Meaning]]] = {
     ),
     **{name: _activation(op) for name, op in _ACTIVATIONS.items()},
     **{f"{name}Grad": _activation(op, "backward-data") for name, op in _ACTIVATIONS.items()},
-    **dict.fromkeys(_ARITHMETIC, _elementwise),
-    "SquaredDifference": _squared_difference,
+    **dict.fromkeys(
+        _ARITHMETIC,
+        lambda call: elementwise.arithmetic(
+            _ARITHMETIC[call.node.operator], *call.values, channels=-1
+        ),
+    ),
+    "SquaredDifference": lambda call: combine(
+        [elementwise.arithmetic("sub", *call.values), elementwise.arithmetic("square", call.result)]
+    ),
     "LeakyRelu": _leaky_relu("leaky_relu"),
     "LeakyReluGrad": _leaky_relu("leaky_relu_backward"),
     "L2Loss": lambda c: elementwise.memory_bound("l2", (c[0].elements,), kind="reduction"),

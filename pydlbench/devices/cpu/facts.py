@@ -266,7 +266,9 @@ def read_cpu_facts(root: str | Path = "/") -> CpuFacts:
         model=_number(first, "model"),
         stepping=_number(first, "stepping"),
         brand=brand or (platform.processor() or None if real and not blocks else None),
-        machine=platform.machine() if real else _machine(flags),
+        machine=platform.machine()
+        if real
+        else ("x86_64" if "sse2" in flags else "aarch64" if "asimd" in flags else ""),
         isa=tuple(name for name in _ISA if name in flags),
         cpus=cpus,
         caches=_caches(root, cpus),
@@ -278,10 +280,19 @@ def read_cpu_facts(root: str | Path = "/") -> CpuFacts:
         max_hz=None if max_khz is None else max_khz * 1e3,
         affinity=read_affinity(root) or tuple(cpu.index for cpu in cpus),
         cpu_limit=read_cpu_limit(root),
-        virtualised=_virtualised(root, flags) if blocks else None,
+        virtualised=("hypervisor" in flags or read_text(root / "sys/hypervisor/type") is not None)
+        if blocks
+        else None,
         hypervisor=_hypervisor(root) if "hypervisor" in flags else None,
         memory_total_bytes=memory.get("MemTotal"),
-        memory_available_bytes=_available(root, memory),
+        memory_available_bytes=min(
+            (
+                size
+                for size in (memory.get("MemAvailable"), read_memory_limit(root))
+                if size is not None
+            ),
+            default=None,
+        ),
         notes=tuple(notes),
     )
 
@@ -289,10 +300,6 @@ def read_cpu_facts(root: str | Path = "/") -> CpuFacts:
 def _number(block: Mapping[str, str], key: str) -> int | None:
     text = block.get(key, "")
     return int(text) if re.fullmatch(r"[0-9]+", text) else None
-
-
-def _machine(flags: Sequence[str]) -> str:
-    return "x86_64" if "sse2" in flags else "aarch64" if "asimd" in flags else ""
 
 
 def _cpus(root: Path, blocks: Sequence[Mapping[str, str]]) -> tuple[LogicalCpu, ...]:
@@ -362,10 +369,6 @@ def _turbo(root: Path) -> bool | None:
     return None if no_turbo is None else no_turbo == 0
 
 
-def _virtualised(root: Path, flags: Sequence[str]) -> bool:
-    return "hypervisor" in flags or read_text(root / "sys/hypervisor/type") is not None
-
-
 def _hypervisor(root: Path) -> str | None:
     dmi = root / "sys/class/dmi/id"
     named = (read_text(dmi / "sys_vendor"), read_text(dmi / "product_name"))
@@ -378,12 +381,12 @@ def _memory(root: Path) -> dict[str, int]:
     return {name: int(value) * 1024 for name, value in amounts}
 
 
-def _available(root: Path, memory: Mapping[str, int]) -> int | None:
-    """The free memory of the machine or of the control group, whichever is less."""
-    known = (memory.get("MemAvailable"), read_memory_limit(root))
-    return min((size for size in known if size is not None), default=None)
-
-
+# Limit and usage, and the field of the page cache. In version 1, fields without the prefix "total"
+# exclude the children of the group.
+_MEMORY_FILES = {
+    1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    2: ("memory.max", "memory.current", "inactive_file"),
+}
 # Without a limit, version 1 has the largest multiple of a page.
 _UNLIMITED = 1 << 60
 
@@ -419,7 +422,7 @@ def read_memory_limit(root: Path) -> int | None:
     cache; the part that the kernel reclaims first (``inactive_file``) counts as free.
     """
     limits = (
-        _memory_v2(folder) if version == 2 else _memory_v1(folder)
+        _available_bytes(folder, *_MEMORY_FILES[version])
         for version, folder in _groups(root, "memory")
     )
     return min((limit for limit in limits if limit is not None), default=None)
@@ -457,17 +460,6 @@ def _quota_v1(folder: Path) -> float | None:
     quota = read_number(folder / "cpu.cfs_quota_us")
     period = read_number(folder / "cpu.cfs_period_us")
     return quota / period if quota is not None and quota > 0 and period else None
-
-
-def _memory_v2(folder: Path) -> int | None:
-    return _available_bytes(folder, "memory.max", "memory.current", "inactive_file")
-
-
-def _memory_v1(folder: Path) -> int | None:
-    # In version 1, fields without the prefix "total" exclude the children of the group.
-    return _available_bytes(
-        folder, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
-    )
 
 
 def _available_bytes(folder: Path, limit_name: str, usage_name: str, cache_name: str) -> int | None:

@@ -160,7 +160,12 @@ def flop_rate(facts: CpuFacts, precision: str) -> FlopRate | None:
         if f"avx512_{precision}" not in isa:
             return None
     known = find_microarchitecture(facts)
-    core = known or _assumed(isa)
+    core = known or Microarchitecture(
+        name="not in the table",
+        pipes=2,
+        bits=_widest(isa),
+        note="two pipes of the widest instructions assumed",
+    )
     # A hypervisor may hide the wider instructions of a known core. Narrower ones use two pipes on
     # every such core (a single 512-bit pipe is two joined 256-bit pipes), each partly idle.
     bits = min(core.bits, _widest(isa))
@@ -181,16 +186,6 @@ def flop_rate(facts: CpuFacts, precision: str) -> FlopRate | None:
 
 def _widest(isa: Collection[str]) -> int:
     return 512 if "avx512f" in isa else 256 if "avx2" in isa and "fma" in isa else 128
-
-
-def _assumed(isa: Collection[str]) -> Microarchitecture:
-    """The widest core so far with these instruction sets."""
-    return Microarchitecture(
-        name="not in the table",
-        pipes=2,
-        bits=_widest(isa),
-        note="two pipes of the widest instructions assumed",
-    )
 
 
 # -----------------------------------------------------------------------------

@@ -127,7 +127,7 @@ def lacks(facts: GpuFacts, precision: str) -> str | None:
         return None
     if precision not in unit.tensor:
         return f"{facts.label} has no {precision}: it needs {_NEEDS[precision]}"
-    if _no_tensor_cores(facts):
+    if facts.capability == "7.5" and _WITHOUT_TENSOR_CORES.search(facts.name):
         return f"{facts.label} has no {precision}: this chip has no tensor cores"
     return None
 
@@ -168,10 +168,6 @@ def _halved(facts: GpuFacts) -> bool:
     if card is not None:
         return card.half_rate
     return facts.capability in _HALVED and "geforce" in facts.name.lower()
-
-
-def _no_tensor_cores(facts: GpuFacts) -> bool:
-    return facts.capability == "7.5" and bool(_WITHOUT_TENSOR_CORES.search(facts.name))
 
 
 # Modes that some products have with another accumulator, at another rate.

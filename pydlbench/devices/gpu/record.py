@@ -13,7 +13,6 @@ from pydlbench.devices.bandwidths import (
     probe_levels,
 )
 from pydlbench.devices.findings import (
-    Bandwidth,
     DeviceAdvice,
     ImpossiblePeakError,
     Limits,
@@ -211,7 +210,14 @@ def extend_record(
     warnings = [_peak_warning(facts, peak) for peak in peaks]
     before = record
     record, remarks = extend_bandwidths(
-        record, lambda: _bandwidths(before, patterns, levels, probe)
+        record,
+        lambda: probe_levels(
+            before.bandwidths,
+            _sizes(before.facts),
+            [pattern for pattern in patterns if pattern in PATTERNS],
+            levels,
+            _ask_of(probe),
+        ),
     )
     return record.extend(
         peaks,
@@ -277,13 +283,6 @@ def _peak_warning(facts: GpuFacts, peak: PrecisionPeak) -> DeviceAdvice | None:
     if dropped is None:
         return None
     return assumption_advice(facts, peak.precision, peak.measured, dropped.flops_per_s)
-
-
-def _bandwidths(
-    record: GpuRecord, patterns: Sequence[str], levels: Sequence[str], probe: Probe
-) -> tuple[tuple[Bandwidth, ...], tuple[DeviceAdvice, ...]]:
-    wanted = [pattern for pattern in patterns if pattern in PATTERNS]
-    return probe_levels(record.bandwidths, _sizes(record.facts), wanted, levels, _ask_of(probe))
 
 
 def revisit(record: GpuRecord, probe: Probe) -> GpuRecord:

@@ -225,10 +225,6 @@ def _transposed_convolution(layer: Any, options: TensorFlowForwardOptions) -> Fu
     return forward
 
 
-def _product(_layer: Any, options: TensorFlowForwardOptions) -> Function:
-    return partial(tf.linalg.matmul, transpose_b=options.layout == "transposed")
-
-
 def _attention(layer: Any, _options: TensorFlowForwardOptions) -> Function:
     # TensorFlow has no operator for this layer; Keras's layers are written like this.
     shared = layer.heads // layer.kv_heads
@@ -391,11 +387,6 @@ def descend_with_momentum(
     )
 
 
-def _decay(layer: Any) -> Function:
-    # The gradient of an L2 loss, and the sum of gradients, as TensorFlow derives them.
-    return lambda w, g: tf.add_n([g, w * tf.cast(layer.decay, w.dtype)])
-
-
 # -----------------------------------------------------------------------------
 # The table. Ops without an operator are chains of operators, each of which rounds its result.
 
@@ -408,7 +399,9 @@ def _hard_sigmoid(x: Any) -> Any:
 FORWARD: Final[Mapping[str, Callable[[Any, TensorFlowForwardOptions], Function]]] = {
     "conv": _of_one_side_too(_convolution),
     "deconv": _of_one_side_too(_transposed_convolution),
-    "gemm": _product,
+    "gemm": lambda _layer, options: partial(
+        tf.linalg.matmul, transpose_b=options.layout == "transposed"
+    ),
     "attention": _attention,
     "pool": _of_one_side_too(_pooling),
     "resize": _of_one_side_too(_resizing),
@@ -442,7 +435,10 @@ FORWARD: Final[Mapping[str, Callable[[Any, TensorFlowForwardOptions], Function]]
 }
 
 #: Gradients that cannot be derived from the forward pass.
-GRADIENT: Final[Mapping[str, Callable[[Any], Function]]] = {"l2": _decay}
+GRADIENT: Final[Mapping[str, Callable[[Any], Function]]] = {
+    # The gradient of an L2 loss, and the sum of gradients, as TensorFlow derives them.
+    "l2": lambda layer: lambda w, g: tf.add_n([g, w * tf.cast(layer.decay, w.dtype)])
+}
 
 
 # -----------------------------------------------------------------------------

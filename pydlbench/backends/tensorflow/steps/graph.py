@@ -399,7 +399,8 @@ def _attributes(node: Any) -> dict[str, Any]:
     """Return the attributes of a node, without those with an underscore, which graphs add."""
     return {
         name: _map_texts(
-            json_format.MessageToDict(value, preserving_proto_field_name=True), _decode
+            json_format.MessageToDict(value, preserving_proto_field_name=True),
+            lambda text: base64.b64decode(text).decode("latin-1"),
         )
         for name, value in node.attr.items()
         if not name.startswith("_") or name == "_kernel"
@@ -414,14 +415,6 @@ def _map_texts(value: dict[str, Any], change: Callable[[str], str]) -> dict[str,
     if "list" in mapped and "s" in mapped["list"]:
         mapped["list"] = {**mapped["list"], "s": [*map(change, mapped["list"]["s"])]}
     return mapped
-
-
-def _decode(text: str) -> str:
-    return base64.b64decode(text).decode("latin-1")
-
-
-def _encode(text: str) -> str:
-    return base64.b64encode(text.encode("latin-1")).decode()
 
 
 def _infer_outputs(node: TensorFlowNode, *, folds: bool = False) -> tuple[NodeTensor, ...]:
@@ -659,5 +652,8 @@ def _single_node_graph(node: TensorFlowNode) -> Any:
     target = graph.node.add(name="node", op=node.op)
     target.input.extend(f"in{number}" for number in range(len(node.inputs)))
     for name, value in node.attributes.items():
-        json_format.ParseDict(_map_texts(value, _encode), target.attr[name])
+        json_format.ParseDict(
+            _map_texts(value, lambda text: base64.b64encode(text.encode("latin-1")).decode()),
+            target.attr[name],
+        )
     return graph

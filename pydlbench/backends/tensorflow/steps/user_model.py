@@ -200,7 +200,9 @@ class UserTensorflowModel(UserModel, TracedModel):
             raise UsageError(
                 f"{self.spec.model}: inputs by place and by name; nearest: a name for each --input"
             )
-        arguments, keywords = tf.nest.map_structure(_tensor, (arguments, keywords))
+        arguments, keywords = tf.nest.map_structure(
+            lambda value: tf.identity(tf.convert_to_tensor(value)), (arguments, keywords)
+        )
         if getattr(self.model, "inputs", None):
             together = keywords or list(arguments)
             return (arguments[0] if len(arguments) == 1 else together,), {}
@@ -366,8 +368,3 @@ def _layers(model: Any) -> Iterable[str]:
     if not isinstance(model, keras.Layer):
         return ()
     return [layer.name for layer in _flat(model) if layer is not model]
-
-
-def _tensor(value: Any) -> Any:
-    tensor = tf.convert_to_tensor(value)
-    return tf.identity(tensor)

@@ -240,11 +240,6 @@ def _batch_normalisation(layer: Any, options: TorchForwardOptions) -> Function:
     return lambda *tensors: normalize(*tensors, *settings)
 
 
-def _layer_normalisation(layer: Any, _options: TorchForwardOptions) -> Function:
-    shape, epsilon = [layer.width], layer.epsilon
-    return lambda x, w, b: torch.native_layer_norm(x, shape, w, b, epsilon)
-
-
 def _local_response(layer: Any, options: TorchForwardOptions) -> Function:
     words = layer.local_size, layer.alpha, layer.beta, layer.k
 
@@ -415,7 +410,9 @@ FORWARD: Final[Mapping[str, Callable[[Any, TorchForwardOptions], Function]]] = {
     "dropout": lambda layer, _: lambda x: torch.dropout(x, 1 - layer.keep, True),
     "lrn": _local_response,
     "batchnorm": _batch_normalisation,
-    "layernorm": _layer_normalisation,
+    "layernorm": lambda layer, _options: (
+        lambda x, w, b: torch.native_layer_norm(x, [layer.width], w, b, layer.epsilon)
+    ),
     "rmsnorm": lambda layer, _: lambda x, w: F.rms_norm(x, (layer.width,), w, layer.epsilon),
     "softmax": _always(lambda x: torch.softmax(x, -1)),
     "log-softmax": _always(lambda x: torch.log_softmax(x, -1)),

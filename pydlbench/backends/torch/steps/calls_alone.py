@@ -167,14 +167,13 @@ class StepOperands(DispatchMode):
         if torch._C._current_graph_task_id() != -1:
             names |= {name.replace(_SUM, _SUM_IN_PLACE, 1) for name in names}
         names &= self._wanted - self.copied.keys()
-        if names and all(map(_is_plain, leaves([args, kwargs], torch.Tensor))):
+        plain = (
+            strided(tensor) and not (tensor.is_conj() or tensor.is_neg() or tensor.is_quantized)
+            for tensor in leaves([args, kwargs], torch.Tensor)
+        )
+        if names and all(plain):
             self.copied |= {name: _copies(args, kwargs) for name in names}
         return func(*args, **kwargs)
-
-
-def _is_plain(tensor: torch.Tensor) -> bool:
-    """Whether memory, shape and strides determine the values of a tensor."""
-    return strided(tensor) and not (tensor.is_conj() or tensor.is_neg() or tensor.is_quantized)
 
 
 def _copies(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Operands:
@@ -354,21 +353,16 @@ def _computed(names: Sequence[str], forward: Callable[[dict[str, Any]], Any]) ->
     return rule
 
 
-def _pooled(call: dict[str, Any]) -> Any:
-    window = [call[name] for name in ("kernel_size", "stride", "padding", "dilation", "ceil_mode")]
-    return _aten.max_pool2d_with_indices(call["self"], *window)[1:]
-
-
-def _batch_statistics(call: dict[str, Any]) -> Any:
-    operands = call["input"], call["weight"], None, None, None
-    return _aten.native_batch_norm(*operands, True, 0.1, call["eps"])[1:]
-
-
 def _batch_normalised(call: dict[str, Any]) -> None:
     """Use the statistics of the batch; without training no operator reads them."""
     _positive("running_var")(call)
     if call["train"]:
-        _computed(("save_mean", "save_invstd"), _batch_statistics)(call)
+        _computed(
+            ("save_mean", "save_invstd"),
+            lambda call: _aten.native_batch_norm(
+                call["input"], call["weight"], None, None, None, True, 0.1, call["eps"]
+            )[1:],
+        )(call)
 
 
 def _cudnn_statistics(call: dict[str, Any]) -> Any:
@@ -376,16 +370,6 @@ def _cudnn_statistics(call: dict[str, Any]) -> Any:
     weight = call["weight"]
     operands = (call["input"], weight, weight.new_zeros(weight.shape), None, None)
     return _aten.cudnn_batch_norm(*operands, True, 0.1, call["epsilon"])[1:]
-
-
-def _layer_statistics(call: dict[str, Any]) -> Any:
-    operands = [call[name] for name in ("input", "normalized_shape", "weight", "bias")]
-    return _aten.native_layer_norm(*operands, 1e-5)[1:]
-
-
-def _group_statistics(call: dict[str, Any]) -> Any:
-    sizes = [call[name] for name in ("N", "C", "HxW", "group")]
-    return _aten.native_group_norm(call["input"], call["weight"], None, *sizes, 1e-5)[1:]
 
 
 def _softmax(forward: Callable[..., torch.Tensor]) -> _Rule:
@@ -425,7 +409,13 @@ _RULES: Final[dict[str, _Rule]] = {
     **dict.fromkeys(("gather", "scatter", "scatter_", "scatter_add", "scatter_add_"), _along),
     **dict.fromkeys(("index_select", "index_add", "index_add_"), _along),
     **dict.fromkeys(("index", "index_put", "index_put_", "_index_put_impl_"), _by_dimension),
-    "max_pool2d_with_indices_backward": _computed(("indices",), _pooled),
+    "max_pool2d_with_indices_backward": _computed(
+        ("indices",),
+        lambda call: _aten.max_pool2d_with_indices(
+            call["self"],
+            *[call[name] for name in ("kernel_size", "stride", "padding", "dilation", "ceil_mode")],
+        )[1:],
+    ),
     "adaptive_max_pool2d_backward": _computed(
         ("indices",),
         lambda call: _aten.adaptive_max_pool2d(call["self"], call["grad_output"].shape[-2:])[1:],
@@ -438,8 +428,22 @@ _RULES: Final[dict[str, _Rule]] = {
     "cudnn_batch_norm_backward": _computed(
         ("save_mean", "save_var", "reserveSpace"), _cudnn_statistics
     ),
-    "native_layer_norm_backward": _computed(("mean", "rstd"), _layer_statistics),
-    "native_group_norm_backward": _computed(("mean", "rstd"), _group_statistics),
+    "native_layer_norm_backward": _computed(
+        ("mean", "rstd"),
+        lambda call: _aten.native_layer_norm(
+            *[call[name] for name in ("input", "normalized_shape", "weight", "bias")], 1e-5
+        )[1:],
+    ),
+    "native_group_norm_backward": _computed(
+        ("mean", "rstd"),
+        lambda call: _aten.native_group_norm(
+            call["input"],
+            call["weight"],
+            None,
+            *[call[name] for name in ("N", "C", "HxW", "group")],
+            1e-5,
+        )[1:],
+    ),
     "_softmax_backward_data": _softmax(torch.softmax),
     "_log_softmax_backward_data": _softmax(torch.log_softmax),
     **{

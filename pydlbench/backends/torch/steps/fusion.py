@@ -37,8 +37,15 @@ def fold_normalisations(module: nn.Module) -> fx.GraphModule:
         if source is None or source.op != "call_module" or uses[str(source.target)] > 1:
             continue
         convolution = traced.get_submodule(str(source.target))
-        statistics = _statistics(node, traced) if _convolves(convolution) else None
-        if statistics and all(user is node or _asks_shape(user) for user in source.users):
+        convolves = isinstance(convolution, (nn.Conv1d, nn.Conv2d, nn.Conv3d)) or (
+            isinstance(convolution, Applied) and convolution.op == "conv"
+        )
+        statistics = _statistics(node, traced) if convolves else None
+        # Other readers may ask for the shape.
+        if statistics and all(
+            user is node or (user.target is getattr and user.args[1] in ("ndim", "shape"))
+            for user in source.users
+        ):
             _fold(convolution, statistics)
             node.replace_all_uses_with(source)
             traced.graph.erase_node(node)
@@ -55,16 +62,6 @@ def _traced(module: nn.Module) -> fx.GraphModule:
     except Exception as error:  # the user's code runs in it
         first = (str(error).splitlines() or [type(error).__name__])[0]
         raise UnsupportedError(f"torch.fx cannot trace the model: {first}") from error
-
-
-def _convolves(module: nn.Module) -> bool:
-    known = isinstance(module, (nn.Conv1d, nn.Conv2d, nn.Conv3d))
-    return known or (isinstance(module, Applied) and module.op == "conv")
-
-
-def _asks_shape(node: fx.Node) -> bool:
-    """Whether a node reads only the shape, as in the assertions of a traced normalisation."""
-    return node.target is getattr and node.args[1] in ("ndim", "shape")
 
 
 def _statistics(node: fx.Node, traced: fx.GraphModule) -> Mapping[str, Any] | None:

@@ -201,18 +201,14 @@ def _target(node: GraphNode, layer: Any, *, overwrites: bool) -> nn.Module | Cal
         normalisation = nn.BatchNorm2d(layer.channels, layer.epsilon, layer.momentum)
         normalisation.weight.requires_grad_(node.scale)  # an untrained factor stays at one
         return normalisation
-    if layer.op == "pool" and _leaves_padding_out(layer):
+    leaves_out = layer.op == "pool" and layer.mode != "max" and not layer.count_include_pad
+    if leaves_out and window_of(layer).pads:
         return ScaledAverage(layer)
     if op in _IN_PLACE and overwrites:
         return Applied(_IN_PLACE[op])
     return Applied(
         FORWARD[op](layer, TorchForwardOptions()), _parameters(layer, bias=node.bias), op
     )
-
-
-def _leaves_padding_out(layer: Layer) -> bool:
-    counts = layer.mode == "max" or layer.count_include_pad
-    return bool(window_of(layer).pads) and not counts
 
 
 def _parameters(layer: Any, *, bias: bool) -> dict[str, tuple[int, ...]]:
