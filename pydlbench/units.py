@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -118,6 +118,11 @@ def format_count(count: float) -> str:
 def known_text(value: Value | None, text: Callable[[Value], str]) -> str:
     """Return the text of a value; empty if the value is None."""
     return "" if value is None else text(value)
+
+
+def holding(texts: Mapping[str, object]) -> list[str]:
+    """Return the texts whose condition holds, given by text."""
+    return [text for text, condition in texts.items() if condition]
 
 
 def quantity(count: float, noun: str) -> str:

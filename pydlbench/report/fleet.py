@@ -18,7 +18,7 @@ from pydlbench.records.fleet import (
 from pydlbench.records.record import columns_of
 from pydlbench.report.blocks import Block, Heading, Headline, Lines, TableBlock
 from pydlbench.report.figures.nodes import nodes
-from pydlbench.units import format_seconds, percent, quantity, some_names
+from pydlbench.units import format_seconds, holding, percent, quantity, some_names
 
 Row = TypeVar("Row", FleetEffect, FleetChange)
 # Maximum number of metrics shown per node, of metrics shown of the fleet, and of nodes shown.
@@ -41,7 +41,7 @@ def fleet_report(verdict: FleetVerdict, early: str = "") -> list[Block]:
     shown, metrics = slow_rows(verdict, _MAX_NODE_METRICS), verdict.metrics[:_MAX_METRICS]
     commands = {effect.node: effect.command for effect in reversed(shown) if effect.command}
     part = [f"this run is {early}: it is incomplete"] if early else []
-    blocks: list[Block] = [
+    return [
         Headline([_summary(verdict)]),
         Heading([_what(verdict)], bold=0),
         Lines(part, alarm=True),
@@ -57,7 +57,6 @@ def fleet_report(verdict: FleetVerdict, early: str = "") -> list[Block]:
         Lines(_failed(verdict.nodes), alarm=True),
         Lines([f"note: {note}" for note in verdict.notes]),
     ]
-    return [block for block in blocks if not isinstance(block, TableBlock) or block.cells]
 
 
 def unclear_rows(verdict: FleetVerdict) -> list[FleetEffect]:
@@ -76,16 +75,15 @@ def unknown_nodes(verdict: FleetVerdict) -> list[str]:
 def judge_nodes(verdict: FleetVerdict) -> tuple[str, list[str]]:
     """Return the number of slow nodes in words (or an empty text), and why others are undecided."""
     slow = {effect.node for effect in verdict.slow}
-    undecided = []
-    if unclear := unclear_rows(verdict):
-        names = some_names([effect.node for effect in unclear])
-        undecided.append(f"{names} cannot be judged; more --rounds would tell")
-    if unknown := unknown_nodes(verdict):
-        undecided.append(f"nothing is known about {some_names(unknown)}")
-    if not any(node.verdict in ("SAME", "FAST") for node in verdict.nodes):
-        undecided.append("no node is known to be as fast as others; more --rounds would tell")
+    unclear, unknown = [row.node for row in unclear_rows(verdict)], unknown_nodes(verdict)
+    healthy = any(node.verdict in ("SAME", "FAST") for node in verdict.nodes)
+    undecided = {
+        f"{some_names(unclear)} cannot be judged; more --rounds would tell": unclear,
+        f"nothing is known about {some_names(unknown)}": unknown,
+        "no node is known to be as fast as others; more --rounds would tell": not healthy,
+    }
     are = "is" if len(slow) == 1 else "are"
-    return f"{quantity(len(slow), 'node')} {are} slow" if slow else "", undecided
+    return f"{quantity(len(slow), 'node')} {are} slow" if slow else "", holding(undecided)
 
 
 def judge_changes(comparison: FleetComparison) -> tuple[str, list[str]]:
@@ -103,21 +101,17 @@ def judge_changes(comparison: FleetComparison) -> tuple[str, list[str]]:
     ]
     judged = {change.node for change in comparison.changes}
     alone = [name for name in comparison.nodes if name not in judged]
-    undecided = []
-    if unclear:
-        undecided.append(
-            f"whether it is {by} is unclear for {some_names(unclear)}; more --rounds would tell"
-        )
-    if comparison.gone:
-        undecided.append(f"the second run has no times of {some_names(comparison.gone)}")
-    if alone:
-        undecided.append(
-            f"nothing is known about {some_names(alone)}: there is no other node of the kind"
-        )
-    elif not (comparison.with_verdict("SAME") or comparison.with_verdict("FASTER")):
-        undecided.append("whether any node changed is not known; more --rounds would tell")
+    known = comparison.with_verdict("SAME") or comparison.with_verdict("FASTER")
+    undecided = {
+        f"whether it is {by} is unclear for {some_names(unclear)}; more --rounds would tell": (
+            unclear
+        ),
+        f"the second run has no times of {some_names(comparison.gone)}": comparison.gone,
+        f"nothing is known about {some_names(alone)}: there is no other node of the kind": alone,
+        "whether any node changed is not known; more --rounds would tell": not (alone or known),
+    }
     nodes = f"{quantity(len(slower), 'node')} slower by more than {by}: {some_names(slower)}"
-    return nodes if slower else "", undecided
+    return nodes if slower else "", holding(undecided)
 
 
 def _summary(verdict: FleetVerdict) -> str:
@@ -233,29 +227,35 @@ def fleet_comparison(comparison: FleetComparison) -> list[Block]:
         for change in _by_node(comparison.with_verdict(verdict), whole, _MAX_NODE_METRICS)
     ]
     common = comparison.common[:_MAX_METRICS]
-    blocks: list[Block] = [
+    return [
         Headline([_changed(comparison)]),
         Heading([_compared(comparison)], bold=0),
         TableBlock.from_rows(columns_of(shown, _CHANGES), shown),
         TableBlock.from_rows(columns_of(common, _COMMON), common),
         Lines([f"note: {note}" for note in comparison.notes]),
     ]
-    return [block for block in blocks if not isinstance(block, TableBlock) or block.cells]
 
 
 def _changed(comparison: FleetComparison) -> str:
-    parts = []
-    for verdict in ("SLOWER", "FASTER"):
-        names = list(dict.fromkeys(change.node for change in comparison.with_verdict(verdict)))
-        if names:
-            parts.append(f"{len(names)} {verdict} than before: {some_names(names)}")
+    nodes = {
+        verdict: list(dict.fromkeys(change.node for change in comparison.with_verdict(verdict)))
+        for verdict in ("SLOWER", "FASTER")
+    }
+    parts = (
+        f"{len(names)} {verdict} than before: {some_names(names)}"
+        for verdict, names in nodes.items()
+        if names
+    )
     margin = percent(comparison.beyond)
     return "; ".join(parts) or f"no node is known to have changed against the others by {margin}"
 
 
 def _compared(comparison: FleetComparison) -> str:
-    words = [f"{len(comparison.nodes)} nodes in both runs", f"margin {percent(comparison.beyond)}"]
-    for what, names in (("gone", comparison.gone), ("new", comparison.came)):
-        if names:
-            words.append(f"{len(names)} {what}: {some_names(names)}")
-    return ", ".join(words)
+    gone, came = comparison.gone, comparison.came
+    words = {
+        f"{len(comparison.nodes)} nodes in both runs": True,
+        f"margin {percent(comparison.beyond)}": True,
+        f"{len(gone)} gone: {some_names(gone)}": gone,
+        f"{len(came)} new: {some_names(came)}": came,
+    }
+    return ", ".join(holding(words))

@@ -34,6 +34,7 @@ from pydlbench.units import (
     format_bytes,
     format_flops,
     format_seconds,
+    holding,
     known_text,
     merge_notes,
     number,
@@ -483,25 +484,28 @@ def interleaved_legend(rows: Sequence[Measurement]) -> list[str]:
     other = [row for problem in by_problem(rows) for row in _other_sums(problem)]
     formats = ", ".join(dict.fromkeys(row.accumulate or "" for row in other))
     fewer = " and ".join(dict.fromkeys(row.fewer_flops for row in rows if row.fewer_flops))
-    meanings = {
-        "kept: the same call with an allocator that keeps freed pages": any(
-            row.warm_s for row in rows
-        ),
-        f"{_UNCERTAIN}: {UNCERTAIN_LEGEND}": any(map(is_uncertain, rows)),
-        f"{_CONTENDED}: contended, the time is an upper bound": any(row.contended for row in rows),
-        f"{_INTERRUPTED}: interrupted, only some of its repetitions were made": not all(
-            row.complete for row in rows
-        ),
-        f"{_FEWER_FLOPS}: {fewer} need fewer FLOPs than a direct kernel: "
-        "rates and percentages count the direct kernel's": fewer,
-        f"{_OTHER_SUMS}: accumulates in another format than the row it is compared with: "
-        f"{formats}": other,
-        "to best: over the rounds that both rows share; medians are over all repetitions, so "
-        "where the two disagree on an order, the ratio counts": any(
-            map(_disagree, by_problem(rows))
-        ),
-    }
-    return [text for text, needed in meanings.items() if needed]
+    return holding(
+        {
+            "kept: the same call with an allocator that keeps freed pages": any(
+                row.warm_s for row in rows
+            ),
+            f"{_UNCERTAIN}: {UNCERTAIN_LEGEND}": any(map(is_uncertain, rows)),
+            f"{_CONTENDED}: contended, the time is an upper bound": any(
+                row.contended for row in rows
+            ),
+            f"{_INTERRUPTED}: interrupted, only some of its repetitions were made": not all(
+                row.complete for row in rows
+            ),
+            f"{_FEWER_FLOPS}: {fewer} need fewer FLOPs than a direct kernel: "
+            "rates and percentages count the direct kernel's": fewer,
+            f"{_OTHER_SUMS}: accumulates in another format than the row it is compared with: "
+            f"{formats}": other,
+            "to best: over the rounds that both rows share; medians are over all repetitions, so "
+            "where the two disagree on an order, the ratio counts": any(
+                map(_disagree, by_problem(rows))
+            ),
+        }
+    )
 
 
 def _columns(
@@ -545,7 +549,7 @@ def _marks(row: Measurement) -> str:
         _INTERRUPTED: not row.complete,
         _FEWER_FLOPS: row.fewer_flops,
     }
-    return "".join(mark for mark, holds in marks.items() if holds)
+    return "".join(holding(marks))
 
 
 def _other_sums(problem: Sequence[Measurement]) -> list[Measurement]:
