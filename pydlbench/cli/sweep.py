@@ -9,6 +9,7 @@ import itertools
 import re
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.cli.options import (
@@ -28,11 +29,12 @@ from pydlbench.cli.parser import COMMANDS, command_parser, records
 from pydlbench.cli.terminal import tell
 from pydlbench.cli.values import assignments
 from pydlbench.errors import UsageError, nearest
+from pydlbench.grouping import group_by
 from pydlbench.report.blocks import Block, Heading, Headline, Lines, TableBlock, Title, run_lines
 from pydlbench.runner.sweep import Key, SweepFile, SweepTable, apply_rules, key_words, parse_sweep
 from pydlbench.runner.tasks import Result, Task
 from pydlbench.store.place import user_path
-from pydlbench.units import format_seconds, per_second, percent, quantity
+from pydlbench.units import format_seconds, holding, known_text, per_second, percent, quantity
 
 if TYPE_CHECKING:
     from pydlbench.runner.execute import Results
@@ -392,8 +394,7 @@ def _command(task: Task) -> str:
     """Return a task's command line without the words of other tasks of its table."""
     threads = task.options.get("threads")
     words = [word for word in task.words if not word.startswith("--threads")]
-    words += [] if threads is None else [f"--threads={threads}"]
-    return f"pydlbench {' '.join(words)}"
+    return " ".join(["pydlbench", *words, *([f"--threads={threads}"] if threads else [])])
 
 
 def _row_text(kind: str, fields: Mapping[str, str]) -> str:
@@ -402,11 +403,11 @@ def _row_text(kind: str, fields: Mapping[str, str]) -> str:
     # The model is in a layer's name, the kind in its descriptor.
     omitted = {"model", "kind"} if kind == "layers" else set()
     usual = {} if kind == "layers" else _STEP_DEFAULTS
-    words = []
-    for name, value in fields.items():
-        if name not in omitted and value not in defaults and value != usual.get(name):
-            words.append(f"{name} {value}" if name in ("batch", "threads", "layout") else value)
-    return "  ".join(words)
+    return "  ".join(
+        f"{name} {value}" if name in ("batch", "threads", "layout") else value
+        for name, value in fields.items()
+        if name not in omitted and value not in defaults and value != usual.get(name)
+    )
 
 
 # -----------------------------------------------------------------------------
@@ -416,6 +417,7 @@ def _row_text(kind: str, fields: Mapping[str, str]) -> str:
 _MAX_LISTED_REASONS: Final = 12
 # Values that are not shown.
 _STEP_DEFAULTS: Final = {"cast": "mixed", "layout": "nhwc", "feed": "resident"}
+_DEFAULTS: Final = {**_STEP_DEFAULTS, "device": "cpu"}
 
 
 def show(file: SweepFile, results: Results, outputs: Outputs) -> None:
@@ -461,13 +463,16 @@ def show(file: SweepFile, results: Results, outputs: Outputs) -> None:
 
 
 def _summary(file: SweepFile, results: Results) -> list[Block]:
-    blocks: list[Block] = [Heading([file.title or file.path])]
-    for table in file.tables:
-        outcomes = [outcome for outcome in results.outcomes if outcome.place == table.place]
-        if outcomes:
-            place = table.place.partition(": ")[2]
-            blocks.append(Title(f"{place}  {_count(outcomes)}"))
-            blocks.append(_table_block(table.kind, results, outcomes))
+    by_place = group_by(results.outcomes, lambda outcome: outcome.place)
+    tables = [
+        block
+        for table in file.tables
+        if (outcomes := by_place.get(table.place))
+        for block in (
+            Title(f"{table.place.partition(': ')[2]}  {_count(outcomes)}"),
+            _table_block(table.kind, results, outcomes),
+        )
+    ]
     refused = [outcome for outcome in results.outcomes if outcome.status != "ok"]
     reasons = [f"{outcome.status}: {_label(outcome)}: {outcome.reason}" for outcome in refused]
     if (more := len(reasons) - _MAX_LISTED_REASONS) > 0:
@@ -477,12 +482,17 @@ def _summary(file: SweepFile, results: Results) -> list[Block]:
         for outcome in results.outcomes
         if isinstance(time := outcome.document.get("time_s"), Mapping)
     }
-    first = [f"{_count(results.outcomes)}, run {results.run.id}"]
-    if longest := max(times, key=times.__getitem__, default=None):
-        first[0] += f"; {longest} takes longest: {format_seconds(times[longest])}"
-    if results.where is not None:
-        first.append(f"next: pydlbench report {results.run.id}{results.where} -o sweep.html")
-    return [Headline(first), *blocks, Lines(reasons, alarm=True)]
+    longest = known_text(
+        max(times, key=times.__getitem__, default=None),
+        lambda name: f"; {name} takes longest: {format_seconds(times[name])}",
+    )
+    following = known_text(
+        results.where,
+        lambda where: f"next: pydlbench report {results.run.id}{where} -o sweep.html",
+    )
+    first = (f"{_count(results.outcomes)}, run {results.run.id}{longest}", following)
+    heading = Heading([file.title or file.path])
+    return [Headline(list(filter(None, first))), heading, *tables, Lines(reasons, alarm=True)]
 
 
 def _count(outcomes: Sequence[Result]) -> str:
@@ -511,13 +521,12 @@ def _label(outcome: Result) -> str:
     if outcome.table == "layer":
         return outcome.row.label
     names = ("model", "set", "batch", "phase", "precision", "framework", "mode")
-    words = [f"batch {fields[name]}" if name == "batch" else fields.get(name) for name in names]
-    words += [
-        fields[name] for name, usual in _STEP_DEFAULTS.items() if fields.get(name, usual) != usual
-    ]
-    words += [] if fields.get("device", "cpu") == "cpu" else [fields["device"]]
-    if (threads := fields["threads"]) != "default":
-        words.append(f"{threads} thread{'' if threads == '1' else 's'}")
+    threads = fields["threads"]
+    words = (
+        *(f"batch {fields[name]}" if name == "batch" else fields.get(name) for name in names),
+        *(fields.get(name) for name, usual in _DEFAULTS.items() if fields.get(name) != usual),
+        "" if threads == "default" else f"{threads} thread{'' if threads == '1' else 's'}",
+    )
     return " ".join(filter(None, words))
 
 
@@ -527,45 +536,49 @@ def _estimate(document: Mapping[str, Any]) -> str:
     from pydlbench.report.verdicts import dominates
 
     total = document["estimate"]
-    words = [f"{format_seconds(total['low'])} .. {format_seconds(total['high'])}"]
-    if (leader := dominant(document)) is not None:
-        words.append(dominates(*leader, document.get("dominant_rivals") or ()))
-    elif document.get("dominant"):
-        words.append("contended")
-    if document.get("missing"):
-        words.append(f"without {len(document['missing'])} that were not measured")
-    return ", ".join(words)
+    missing, rivals = (document.get(name) or () for name in ("missing", "dominant_rivals"))
+    words = (
+        f"{format_seconds(total['low'])} .. {format_seconds(total['high'])}",
+        known_text(dominant(document), lambda leader: dominates(*leader, rivals))
+        or "contended" * bool(document.get("dominant")),
+        f"without {len(missing)} that were not measured" if missing else "",
+    )
+    return ", ".join(filter(None, words))
 
 
 def _step(document: Mapping[str, Any]) -> str:
     from pydlbench.records.user_model import rate_unit
     from pydlbench.report.runs import time_text
 
-    words = time_text(document["time_s"])
-    rate = document.get("images_per_s")
-    words += f", {per_second(rate)} {rate_unit(document.get('own'))}" if rate else ""
-    return words + (", contended" if document.get("contended") else "")
+    rate, unit = document.get("images_per_s"), rate_unit(document.get("own"))
+    words = {
+        time_text(document["time_s"]): True,
+        f"{per_second(rate or 0.0)} {unit}": rate,
+        "contended": document.get("contended"),
+    }
+    return ", ".join(holding(words))
 
 
 def _breakdown(document: Mapping[str, Any]) -> str:
     from pydlbench.report.runs import time_text
 
-    words = f"measured {time_text(document['measured_s'])}"
-    if document.get("forecast_error") is not None:
-        words += f", error of the forecast {percent(document['forecast_error'], signed=True)}"
-    rest = document.get("unexplained")
-    return words if rest is None else f"{words}, unexplained {percent(rest, signed=True)}"
-
-
-def _findings(document: Mapping[str, Any]) -> str:
-    return quantity(len(document["findings"]), "finding")
+    error, rest = (
+        known_text(document.get(name), partial(percent, signed=True))
+        for name in ("forecast_error", "unexplained")
+    )
+    words = {
+        f"measured {time_text(document['measured_s'])}": True,
+        f"error of the forecast {error}": error,
+        f"unexplained {rest}": rest,
+    }
+    return ", ".join(holding(words))
 
 
 _LINES: Final[Mapping[str, Callable[[Mapping[str, Any]], str]]] = {
     "estimate": _estimate,
     "step": _step,
     "breakdown": _breakdown,
-    "diagnose": _findings,
+    "diagnose": lambda document: quantity(len(document["findings"]), "finding"),
 }
 
 

@@ -12,7 +12,7 @@ from pydlbench.records.user_model import rate_unit
 from pydlbench.report.blocks import Block, Facts, Figure, Heading, Headline, Lines
 from pydlbench.report.columns import device_name
 from pydlbench.report.figures.bars import Bar, bars
-from pydlbench.units import format_seconds, merge_notes, per_second, percent, quantity
+from pydlbench.units import format_seconds, holding, merge_notes, per_second, percent, quantity
 
 #: Note below findings that are about the same parts of the step.
 OVERLAPS = (
@@ -68,25 +68,27 @@ def what(run: RunRecord, diagnosis: Diagnosis) -> list[str]:
     """Return the lines of the heading: the step, the machine, the step's time."""
     step = diagnosis.step
     spec, time = step.spec, step.time
-    items = [spec.model, f"batch {spec.batch}", spec.phase, spec.precision]
-    items += [f"{name}={value}" for name, value in spec.options.items()]
     who = " ".join(filter(None, (step.library or spec.framework, str(spec.mode))))
     layout = {"nhwc": "channels last", "nchw": "NCHW"}.get(spec.layout, "layouts as built")
     chosen = capabilities.declaration(spec.framework).steps.layout_words
-    first = "  ".join([*items, f"{who}, {layout}" if chosen else who])
-    second = [device_name(run.device)]
-    if step.threads:
-        second.append(quantity(step.threads, "thread"))
-    if time is None:
-        second.append(f"step {step.status}: {step.reason}")
-    else:
-        # The rounds of one process scatter less than processes do.
-        whole = time.half_width is not None and time.processes != 1
-        half = f" +- {percent(time.half_width)}" if whole else " in one process"
-        second.append(f"step {format_seconds(time.median)}{half}, n = {time.n}{_beside(diagnosis)}")
-    if step.images_per_s:
-        second.append(f"{per_second(step.images_per_s)} {rate_unit(spec.own)}")
-    return [first, "  ".join(second)]
+    first = (
+        *(spec.model, f"batch {spec.batch}", spec.phase, spec.precision),
+        *(f"{name}={value}" for name, value in spec.options.items()),
+        f"{who}, {layout}" if chosen else who,
+    )
+    # The rounds of one process scatter less than processes do.
+    whole = time is not None and time.half_width is not None and time.processes != 1
+    half = f" +- {percent(time.half_width)}" if time and whole else " in one process"
+    measured = f"{step.status}: {step.reason}"
+    if time is not None:
+        measured = f"{format_seconds(time.median)}{half}, n = {time.n}{_beside(diagnosis)}"
+    second = {
+        device_name(run.device): True,
+        quantity(step.threads or 0, "thread"): step.threads,
+        f"step {measured}": True,
+        f"{per_second(step.images_per_s or 0.0)} {rate_unit(spec.own)}": step.images_per_s,
+    }
+    return ["  ".join(first), "  ".join(holding(second))]
 
 
 def _beside(diagnosis: Diagnosis) -> str:
@@ -118,10 +120,8 @@ def title(finding: Finding) -> str:
     For example ``slow operators: fc6, fc7 forward: weights not packed (64 % of the saving), slower
     kernel (36 %)``.
     """
-    parts = [finding.problem, _where(finding)]
-    names = [_cause_name(finding, cause) for cause in finding.causes]
-    if names != [finding.problem]:
-        parts.append(", ".join(names))
+    names = ", ".join(_cause_name(finding, cause) for cause in finding.causes)
+    parts = (finding.problem, _where(finding), names if names != finding.problem else "")
     return ": ".join(filter(None, parts))
 
 

@@ -15,7 +15,15 @@ from pydlbench.records.run import RunRecord
 from pydlbench.records.step import StepSpec, step_words
 from pydlbench.report.blocks import Block, Heading, Headline, Lines, TableBlock
 from pydlbench.report.columns import device_name
-from pydlbench.units import Scale, format_seconds, merge_notes, percent, quantity
+from pydlbench.units import (
+    Scale,
+    format_seconds,
+    holding,
+    known_text,
+    merge_notes,
+    percent,
+    quantity,
+)
 
 # Maximum number of operators in the table, unless --explain is given.
 _MAX_OPERATORS: Final = 12
@@ -38,26 +46,22 @@ def forecast_report(
         documents: forecasts, or reasons why there are none.
         explain: show all operators.
     """
-    blocks: list[Block] = []
-    for document in documents:
-        if "forecast_s" not in document:
-            blocks.append(Lines([refused_line(document)], alarm=True, listed=True))
-            continue
-        record = ForecastRecord.from_dict(document)
-        blocks += _record_blocks(run, record, explain)
-    return blocks
+    return [block for document in documents for block in _blocks(run, document, explain)]
 
 
-def _record_blocks(run: RunRecord, record: ForecastRecord, explain: bool) -> list[Block]:
+def _blocks(run: RunRecord, document: Mapping[str, Any], explain: bool) -> list[Block]:
+    if "forecast_s" not in document:
+        return [Lines([refused_line(document)], alarm=True, listed=True)]
+    record = ForecastRecord.from_dict(document)
     scale = Scale.fit(record.seconds)
     terms = record.terms if explain else record.terms[:_MAX_OPERATORS]
     more = len(record.terms) - len(terms)
-    lines = [f"note: {note}" for note in merge_notes(record.notes)]
-    if more:
-        share = sum(term.share for term in record.terms[_MAX_OPERATORS:])
-        lines.insert(0, f"{more} more operators make up {percent(share)}; --explain shows them")
-    if record.reason:
-        lines.append(f"not whole: {record.reason}")
+    share = percent(sum(term.share for term in record.terms[_MAX_OPERATORS:]))
+    lines = (
+        f"{more} more operators make up {share}; --explain shows them" if more else "",
+        *(f"note: {note}" for note in merge_notes(record.notes)),
+        f"not whole: {record.reason}" if record.reason else "",
+    )
     row: Column[ForecastTerm] = Column(
         "row", lambda term: _row_text(term, record.created_utc), right=False
     )
@@ -73,7 +77,7 @@ def _record_blocks(run: RunRecord, record: ForecastRecord, explain: bool) -> lis
         Heading([*summary_parts(record), _where(run, record)], bold=2),
         Lines([sources(record), parts_line(record, scale), interval_line(record)]),
         TableBlock.from_rows([*columns_of(terms, _COLUMNS, seconds=scale.text), row], terms),
-        Lines(lines),
+        Lines(list(filter(None, lines))),
     ]
 
 
@@ -93,11 +97,14 @@ def summary_parts(record: ForecastRecord) -> tuple[str, str]:
 def _what(record: ForecastRecord) -> str:
     place = record.place
     layout = capabilities.declaration(place.framework).steps.layout_text(record.layout)
-    options = [f"{name}={value}" for name, value in record.options.items()]
-    words = [record.model, *options, f"batch {record.batch}", record.phase]
-    words += [record.types or place.precision]
-    words += record.own.described(record.phase) if record.own is not None else []
-    return "  ".join([*words, f"{place.library} {place.mode}{layout}"])
+    words = (
+        record.model,
+        *(f"{name}={value}" for name, value in record.options.items()),
+        *(f"batch {record.batch}", record.phase, record.types or place.precision),
+        *(record.own.described(record.phase) if record.own is not None else ()),
+        f"{place.library} {place.mode}{layout}",
+    )
+    return "  ".join(words)
 
 
 def _figures(record: ForecastRecord, scale: Scale) -> str:
@@ -116,16 +123,20 @@ def _where(run: RunRecord, record: ForecastRecord) -> str:
 def sources(record: ForecastRecord) -> str:
     """Return the sources of the operators' times, and the age of the oldest."""
     number = record.stored + record.measured + record.missing
-    parts = [f"{record.calls} calls of {number} distinct operators: {record.stored} from the store"]
-    if record.stored and record.oldest_utc:
-        parts[0] += f" (the oldest {age(record.oldest_utc, record.created_utc)} old)"
-    parts.append(f"{record.measured} measured now")
-    if record.missing:
-        share = f"{percent(record.missing_calls)} of the calls"
-        if record.missing_bytes is not None:
-            share += f", {percent(record.missing_bytes)} of the bytes"
-        parts.append(f"{record.missing} without a row ({share})")
-    return ", ".join(parts)
+    oldest = known_text(
+        record.oldest_utc if record.stored else None,
+        lambda then: f" (the oldest {age(then, record.created_utc)} old)",
+    )
+    share = f"{percent(record.missing_calls)} of the calls" + known_text(
+        record.missing_bytes, lambda fraction: f", {percent(fraction)} of the bytes"
+    )
+    parts = {
+        f"{record.calls} calls of {number} distinct operators: {record.stored} from the store"
+        f"{oldest}": True,
+        f"{record.measured} measured now": True,
+        f"{record.missing} without a row ({share})": record.missing,
+    }
+    return ", ".join(holding(parts))
 
 
 def parts_line(record: ForecastRecord, scale: Scale) -> str:
@@ -135,13 +146,11 @@ def parts_line(record: ForecastRecord, scale: Scale) -> str:
             f"makespan of the host's {scale.text(record.host_s)} and the device's "
             f"{scale.text(record.graph_s)}, which is the step in a CUDA graph"
         )
-    terms = [f"operators {scale.text(record.operators_s)}"]
-    if record.faults_s is not None:
-        terms.append(
-            f"{quantity(record.faults or 0, 'page fault')} {format_seconds(record.faults_s)}"
-        )
+    faulted = quantity(record.faults or 0, "page fault")
+    faults = known_text(record.faults_s, lambda seconds: f" + {faulted} {format_seconds(seconds)}")
     scaled = ", ".join(f"{name} {factor:.3f}" for name, factor in record.factors.items())
-    return " + ".join(terms) + (f"   stored rows scaled to now: {scaled}" if scaled else "")
+    after = f"   stored rows scaled to now: {scaled}" if scaled else ""
+    return f"operators {scale.text(record.operators_s)}{faults}{after}"
 
 
 def interval_line(record: ForecastRecord) -> str:
