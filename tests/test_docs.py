@@ -119,7 +119,7 @@ def test_the_commands_of_a_page_are_understood(page):
 def test_a_command_that_is_wrong_would_be_found():
     for line in (
         *("layers --threads", "layers --shap conv3", "layers --batch 1 2"),
-        "layers --shape relu:1048576",
+        "layers --shape relu:0",
     ):
         with pytest.raises(UsageError):
             parse(line)

@@ -16,6 +16,7 @@ from pydlbench.cli.options import (
     LAYOUT,
     MINUTES,
     MODE,
+    OP,
     OUTPUT,
     POOL,
     PRECISION,
@@ -89,6 +90,7 @@ class LayersOptions(Measuring, TableOutput):
         read=partial(choices, allowed=PROPAGATIONS, every="both"),
         default=PROPAGATIONS[:1],
     )
+    op: str | None = OP()
     pool: str | None = POOL()
     cache: tuple[str, ...] = option(
         "STATE",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -20,6 +21,7 @@ from pydlbench.words import CPU_PRECISIONS, FUSIONS, GPU_PRECISIONS, LAYOUTS, PA
 
 if TYPE_CHECKING:
     from pydlbench.cli.recorded import Log
+    from pydlbench.models.lists import ListedLayer
     from pydlbench.records.measurement import KernelSpec
 
     #: Layer, pass, precision and propagation.
@@ -211,14 +213,26 @@ def read_problems(
 
         log = read_log(args, args.shape, args.model)
     if log is None:
-        layers = _read_layers(args)
-        problems = [
-            (layer, pass_, precision, kind)
-            for layer, pass_, precision, kind in product(layers, passes, precisions, kinds)
-            # Backward passes have no propagation.
-            if pass_ in layer.passes and (pass_ == "forward" or kind == kinds[0])
+        listed, notes = _read_layers(args)
+        layers = [row.layer for row in listed]
+        # Options that are given replace those of a list. Backward passes have no propagation.
+        usual = [
+            (pass_, kind)
+            for pass_, kind in product(passes, kinds)
+            if pass_ == "forward" or kind == kinds[0]
         ]
-        notes = () if "all" in args.pass_ else _missing_passes(layers, passes)
+        problems = [
+            (row.layer, pass_, precision, kind)
+            for row in listed
+            for pass_, kind in (("pass_" not in args.given and row.passes) or usual)
+            for precision in (
+                precisions
+                if "precision" in args.given or not row.precisions
+                else [_usual(device, name) for name in row.precisions]
+            )
+            if pass_ in row.layer.passes
+        ]
+        notes += () if "all" in args.pass_ else _missing_passes(layers, passes)
     else:
         layers = [recorded.layer for recorded, _ in log.layers]
         problems = _recorded(args, log, passes, precisions, device)
@@ -230,6 +244,11 @@ def read_problems(
     return problems, log, notes
 
 
+def _usual(device: str, precision: str) -> str:
+    """Return the precision that computes in a type on a device."""
+    return precision if device == "cpu" or precision == "fp32" else f"{precision}-tc"
+
+
 def _recorded(
     args: LayersOptions, log: Log, passes: Sequence[str], precisions: Sequence[str], device: str
 ) -> list[Problem]:
@@ -238,7 +257,7 @@ def _recorded(
     for recorded, precision in log.layers:
         if "pass_" in args.given and recorded.pass_ not in passes:
             continue
-        usual = precision if device == "cpu" or precision == "fp32" else f"{precision}-tc"
+        usual = _usual(device, precision)
         kinds = args.propagation if "propagation" in args.given else [recorded.propagation]
         # Backward passes have no propagation.
         kinds = kinds if recorded.pass_ == "forward" else args.propagation[:1]
@@ -252,25 +271,25 @@ def _recorded(
 # Layers: names, globs, descriptors and models, by batch.
 
 
-def _read_layers(args: LayersOptions) -> list[Layer]:
-    """Return the layers of ``--shape``, ``--model``, ``--batch`` and ``--pool``.
+def _read_layers(args: LayersOptions) -> tuple[list[ListedLayer], tuple[str, ...]]:
+    """Return the layers of ``--shape``, ``--model``, ``--batch`` and ``--pool``, and notes.
 
     Raises:
         UsageError: there is none, or a value is bad.
     """
-    from pydlbench.models.catalog import check_pool_used, find_layers
+    from pydlbench.models.catalog import check_pool_used, find_listed
 
     shapes = list(args.shape)
     models = [f"{name}/*" for name in _models(args.model)]
     if not shapes and not models:
         shapes = [_DEFAULT_PATTERN]
     notify = None if args.quiet else tell
-    layers: dict[Layer, None] = {}
+    layers: dict[ListedLayer, None] = {}
     for batch in args.batch or [None]:
         for name, patterns, pool in (("--shape", shapes, args.pool), ("--model", models, None)):
             if patterns:
                 layers |= dict.fromkeys(
-                    find_layers(patterns, batch, pool, option=name, tell=notify)
+                    find_listed(patterns, batch, pool, op=args.op, option=name, tell=notify)
                 )
             if len(layers) > _MAX_LAYERS:
                 raise UsageError(
@@ -278,7 +297,12 @@ def _read_layers(args: LayersOptions) -> list[Layer]:
                 )
     if not shapes:
         check_pool_used(args.pool, used=False)
-    return list(layers)
+    # With these options of a list, something else than the layer is computed.
+    changed = Counter(row.changed for row in layers if row.changed)
+    notes = tuple(f"{count} problems are left out: {text}" for text, count in changed.items())
+    if changed and changed.total() == len(layers):
+        raise UsageError(f"--shape {shapes[0]}: {notes[0]}; nearest: leave the option out")
+    return [row for row in layers if not row.changed], notes
 
 
 def _models(names: Sequence[str]) -> Sequence[str]:

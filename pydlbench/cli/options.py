@@ -255,6 +255,12 @@ POOL: Final = Option(
     group=WHAT,
     read=partial(one_of, allowed=POOL_MODES),
 )
+OP: Final = Option(
+    metavar="OP",
+    help="op of descriptors without a prefix: a driver of benchdnn (deconv, ip, bnorm...) or a "
+    "prefix (lstm, relu...); default of a file: the driver after which its folder is named",
+    group=WHAT,
+)
 EXPLAIN: Final = Option(
     help="show the measurements behind each statement", default=False, group=OUTPUT
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from pydlbench.cli.options import BATCH, POOL, JsonOutput, argument
+from pydlbench.cli.options import BATCH, OP, POOL, JsonOutput, argument
 from pydlbench.cli.output import Outputs
 from pydlbench.cli.terminal import tell
 from pydlbench.cli.values import patterns
@@ -32,6 +32,7 @@ class ShapesOptions(JsonOutput):
         read=patterns,
     )
     batch: int | None = BATCH(help="batch size, in place of each layer's own", group="")
+    op: str | None = OP(group="")
     pool: str | None = POOL(group="")
 
 
@@ -50,6 +51,7 @@ def run(args: ShapesOptions) -> int:
         given,
         args.batch,
         args.pool,
+        op=args.op,
         option="",
         tell=None if args.quiet else tell,
     )

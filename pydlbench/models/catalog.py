@@ -6,16 +6,17 @@ All blocks of a transformer have the same shapes; the layers of one are listed w
 from __future__ import annotations
 
 import functools
-import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final
 
-from pydlbench.errors import UsageError, nearest, nearest_file, unknown_word
+from pydlbench.errors import UnsupportedError, UsageError, nearest, unknown_word
 from pydlbench.models import build_model, is_model, model_names
-from pydlbench.ops.descriptor import check_pool, looks_like_problem, parse_problem
+from pydlbench.models.lists import ListedLayer, ListEntry, check_op, read_list
+from pydlbench.ops.descriptor import check_pool
 from pydlbench.ops.op import Layer
 from pydlbench.ops.table import build_layer
 
@@ -273,54 +274,78 @@ def _nearest_bare(name: str) -> list[str]:
 # -----------------------------------------------------------------------------
 # Selection by names, globs, descriptors, ``@file``.
 
-# A line without its comment, which starts with a "#" after a blank outside of quotes.
-_CONTENT: Final = re.compile(r'(?:"[^"]*"|(?<!\s)#|[^#])*')
-# Options in benchdnn's files, before a problem or alone on a line.
-_OPTIONS: Final = re.compile(r"(?:--\S+(?:\s+|$))+")
-_MAX_CHARACTERS: Final = 1 << 20  # maximum size of a list of layers
-
 
 def find_layers(
+    patterns: Sequence[str], batch: int | None = None, pool: str | None = None, **options: Any
+) -> list[Layer]:
+    """Return the layers that ``patterns`` select, in order; see :func:`find_listed`."""
+    return list(
+        dict.fromkeys(found.layer for found in find_listed(patterns, batch, pool, **options))
+    )
+
+
+def find_listed(
     patterns: Sequence[str],
     batch: int | None = None,
     pool: str | None = None,
     *,
+    op: str | None = None,
     option: str = "--shape",
     tell: Callable[[str], object] | None = None,
-) -> list[Layer]:
+) -> list[ListedLayer]:
     """Return the layers that ``patterns`` select, in order and without duplicates.
 
     Args:
         patterns: Names (``conv3``, ``vgg16/conv3_2``, ``vgg16``), globs (``vgg16/*``), descriptors,
-            or ``@file`` with one of these per line (``#`` starts a comment). Options of benchdnn
-            in such a file are ignored.
+            or ``@file`` with these, and with options of benchdnn (see
+            :mod:`pydlbench.models.lists`).
         batch: Batch of all layers; None for the batch in the catalog or descriptor.
         pool: Pooling mode for descriptors without ``oc``; see :func:`parse_problem`.
+        op: Op of descriptors without a prefix: a driver of benchdnn, or a prefix. None for the
+            driver after which a file's folder is named.
         option: Prefix of patterns in error messages; may be empty.
-        tell: Called with a line about ignored options, if not None.
+        tell: Called with a line about what is left out or ignored, if not None.
 
     Raises:
         UsageError: A pattern is invalid; names the pattern (and the line of the file), the reason
             and the nearest valid choice.
     """
     check_pool(pool)
+    check_op(op)
     if batch is not None and batch < 1:
         raise UsageError(f"--batch {batch}: too small; at least 1")
-    selected: dict[Layer, None] = {}
+    selected: dict[ListedLayer, None] = {}
     pooled = False
-    for pattern, where in _expand(patterns, option, tell):
-        described = looks_like_problem(pattern)
-        try:
-            if described:
-                layers = [with_batch(parse_problem(pattern, pool=pool), batch)]
-            else:
-                layers = find_named(pattern, batch)
-        except UsageError as error:
-            raise UsageError(f"{where}{error}") from None
-        pooled = pooled or (described and layers[0].op == "pool")
-        selected.update(dict.fromkeys(layers))
+    for pattern in patterns:
+        missing: Counter[str] = Counter()
+        ignored: dict[str, None] = {}
+        for entry in _entries(pattern, op, f"{option} " if option else "", ignored):
+            try:
+                layers = _listed(entry, batch, pool)
+            except UnsupportedError as error:
+                missing[str(error)] += 1
+                continue
+            except UsageError as error:
+                raise UsageError(f"{entry.where}{error}") from None
+            pooled = pooled or (entry.described and layers[0].layer.op == "pool")
+            selected.update(dict.fromkeys(layers))
+        notes = [f"{count} of its problems are left out: {text}" for text, count in missing.items()]
+        if missing and not selected:
+            raise UsageError(f"{option} {pattern}: {notes[0]}".strip())
+        if ignored:
+            notes.append(f"ignored options: {' '.join(ignored)}")
+        for note in notes:
+            (tell or str)(f"{pattern.strip().removeprefix('@')}: {note}")
     check_pool_used(pool, used=pooled)
     return list(selected)
+
+
+def _listed(entry: ListEntry, batch: int | None, pool: str | None) -> list[ListedLayer]:
+    """Return the layers of a name or descriptor."""
+    if entry.described:
+        found = entry.layers(pool)
+        return [replace(row, layer=with_batch(row.layer, batch)) for row in found]
+    return [ListedLayer(layer=layer) for layer in find_named(entry.text, batch)]
 
 
 def check_pool_used(pool: str | None, *, used: bool) -> None:
@@ -333,58 +358,26 @@ def check_pool_used(pool: str | None, *, used: bool) -> None:
         raise UsageError(f"--pool {pool}: no layer is a descriptor of a pooling; nearest: omit it")
 
 
-def _expand(
-    patterns: Sequence[str], option: str, tell: Callable[[str], object] | None
-) -> Iterator[tuple[str, str]]:
-    """Yield the patterns, with files expanded, and their prefixes for error messages."""
-    prefix = f"{option} " if option else ""
-    for given in patterns:
-        pattern = given.strip()
-        if not pattern:
-            raise UsageError(f"{prefix}{given!r}: empty; expected a name, such as conv3")
-        if not pattern.startswith("@"):
-            yield pattern, prefix
-            continue
-        name = pattern[1:]
-        lines, options = _read_lines(name, f"{prefix}{pattern}")
-        if options and tell is not None:
-            tell(f"{name}: ignored options: {' '.join(options)}")
-        if not lines:
-            raise UsageError(f"{prefix}{pattern}: no layers in it; expected one per line")
-        for number, line in lines:
-            if line.startswith("@"):
-                raise UsageError(
-                    f"{name}:{number}: {line}: a file inside a file; expected a name or descriptor"
-                )
-            yield line, f"{name}:{number}: "
-
-
-def _read_lines(name: str, argument: str) -> tuple[list[tuple[int, str]], list[str]]:
-    """Return the contents of lines without comments and empty lines, with line numbers.
-
-    The second result is the options among them, without duplicates.
-    """
-    try:
-        with Path(name).open(encoding="utf-8-sig") as file:
-            text = file.read(_MAX_CHARACTERS + 1)
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        expected = "; expected a text file, one layer per line"
-        raise UsageError(f"{argument}: {reason}{nearest_file(Path(name)) or expected}") from None
-    if len(text) > _MAX_CHARACTERS:
-        limit = f"at most {_MAX_CHARACTERS} characters"
-        raise UsageError(f"{argument}: too long for a list of layers; {limit}")
-    lines: list[tuple[int, str]] = []
-    options: dict[str, None] = {}
-    for number, line in enumerate(text.splitlines(), start=1):
-        content = _CONTENT.match(f" {line}")
-        stripped = content.group().strip() if content else ""
-        if before := _OPTIONS.match(stripped):
-            options |= dict.fromkeys(before.group().split())
-            stripped = stripped[before.end() :]
-        if stripped:
-            lines.append((number, stripped))
-    return lines, list(options)
+def _entries(
+    given: str, op: str | None, prefix: str, ignored: dict[str, None]
+) -> Iterator[ListEntry]:
+    """Yield a pattern, or the names and descriptors of a file."""
+    pattern = given.strip()
+    if not pattern:
+        raise UsageError(f"{prefix}{given!r}: empty; expected a name, such as conv3")
+    if not pattern.startswith("@"):
+        yield ListEntry(text=pattern, where=prefix, op=op or "")
+        return
+    empty = True
+    for entry in read_list(Path(pattern[1:]), f"{prefix}{pattern}", op, {}, ignored):
+        if entry.text.startswith("@"):
+            raise UsageError(
+                f"{entry.where}{entry.text}: a file inside a file; expected a name or descriptor"
+            )
+        empty = False
+        yield entry
+    if empty:
+        raise UsageError(f"{prefix}{pattern}: no layers in it; expected one per line")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

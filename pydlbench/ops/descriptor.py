@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Final
 
@@ -9,6 +10,7 @@ from pydlbench.errors import UsageError, nearest
 from pydlbench.ops import grammar
 from pydlbench.ops.op import Layer, Op
 from pydlbench.ops.table import OPS
+from pydlbench.ops.windows import INNER_PRODUCT, fits_transposed
 from pydlbench.words import check_word
 
 #: Values of ``--pool``: benchdnn's algorithms; ``avg`` is ``avg_np``, which ignores padding.
@@ -55,12 +57,23 @@ def parse_problem(text: str, *, pool: str | None = None) -> Layer:
     try:
         op, position = _op(text, pool)
         values, name = grammar.read(op, text, position)
+        if op is INNER_PRODUCT:
+            inner = values["in_channels"] * math.prod(values["in_size"])
+            sizes = {"m": values.get("batch", 1), "k": inner, "n": values["out_channels"]}
+            return OPS["gemm"].build(name, **sizes)
         if op.key == "pool":
             values |= {
                 "mode": "max" if pool == "max" else "avg",
                 "count_include_pad": pool == "avg_p",
             }
-        return op.build(name, **values)
+        layer = op.build(name, **values)
+        sized = op.key == "conv" and not position and any(values["out_size"])
+        if sized and fits_transposed(layer):
+            raise UsageError(
+                "its padding is larger than its windows, as of a transposed convolution; nearest: "
+                "deconv:, or conv: if it is a convolution"
+            )
+        return layer
     except UsageError as error:
         raise UsageError(f"{text}: {error}") from None
 
@@ -75,6 +88,8 @@ def _op(text: str, pool: str | None) -> tuple[Op, int]:
         if text[:1].isdecimal() or text.startswith(":"):
             return OPS["gemm"], 0
         fields = text.partition("n")[0]
+        if "oc" in fields and "ic" in fields and not re.search("[iokspd][dhw]", fields):
+            return INNER_PRODUCT, 0
         if "oc" in fields or not _WINDOWS.match(text):
             return OPS["conv"], 0
         if pool is None:
@@ -83,7 +98,8 @@ def _op(text: str, pool: str | None) -> tuple[Op, int]:
             raise grammar.malformed(len(text), expected, "")
         return OPS["pool"], 0
     kind, name = prefix.groups()
-    prefixes = {op.prefix: op for op in OPS.values() if op.prefix}
+    prefixes = {op.prefix: op for op in (*OPS.values(), INNER_PRODUCT) if op.prefix}
+    prefixes["conv:"] = OPS["conv"]
     if f"{kind}:" in prefixes:
         return prefixes[f"{kind}:"], len(kind) + 1
     names = [op.name for op in prefixes.values() if op.prefix.startswith(f"{kind}:")]
@@ -96,6 +112,6 @@ def _op(text: str, pool: str | None) -> tuple[Op, int]:
         given = text[len(kind) + 1 :].partition(":")[0]
         choices = ", ".join(nearest(given, names) or names)
         raise grammar.malformed(len(kind) + 1, f"expected an op; nearest: {choices}", given)
-    known = [op.prefix.removesuffix(":") for op in prefixes.values()]
+    known = [name.removesuffix(":") for name in prefixes]
     choices = ", ".join(nearest(kind, known) or known)
     raise grammar.malformed(0, f"expected an op; nearest: {choices}", kind)

@@ -2,7 +2,8 @@
 
 A descriptor consists of the op's prefix (none for convolutions, poolings and products), the shapes
 of operands for ops that are defined by them (``12x128x64:12x64x128``), fields in any order, each a
-spelling and a value, with optional ``_`` between them, and a name ``n"..."`` at the end.
+spelling and a value, with optional ``_`` between them, and a name ``n"..."`` at the end, which may
+be empty. If a field is given twice, the last value counts.
 
 A field of windows has a value for each side: ``id`` ``ih`` ``iw``. Fewer letters mean fewer sides.
 A side without a kernel takes missing values from the side before (``kw`` from ``kh``, ``kh`` from
@@ -42,13 +43,15 @@ def read(op: Op, text: str, position: int) -> tuple[dict[str, Any], str | None]:
         UsageError: The text is malformed; names the position.
     """
     values: dict[str, Any] = {}
-    if op.operands is not None:
+    has_shape = text[position : position + 1].isdecimal()
+    if op.operands is not None and (op.operands.minimum or has_shape):
         tensors, position = _read_shapes(op, text, position)
         values = op.operands.read(op, tensors)
     fields, name = _read_fields(op, text, position)
     values |= fields
     if op.sided:
         values |= _fill_sides(op, values, len(text))
+    op.merge(values)
     for field in op.fields:
         if field.default is REQUIRED and field.spelling and field.name not in values:
             raise _missing(field, field.spelling, len(text))
@@ -59,7 +62,6 @@ def _read_fields(op: Op, text: str, position: int) -> tuple[dict[str, Any], str 
     """Return values by field, for fields with sides by side, and the name."""
     values: dict[str, Any] = {}
     fields = _spellings(op)
-    seen: dict[str, Any] = {}
     while position < len(text):
         if text[position] == "_":
             position += 1
@@ -74,10 +76,7 @@ def _read_fields(op: Op, text: str, position: int) -> tuple[dict[str, Any], str 
             expected = f"x, : or a field ({known})" if op.operands else f"a field ({known})"
             raise malformed(position, f"expected {expected}", text[position:])
         field, side = fields[spelling]
-        value, end = _read_value(field, spelling, text, position + len(spelling))
-        if seen.setdefault(spelling, value) != value:
-            raise malformed(position, f"expected {spelling} only once", text[position:])
-        position = end
+        value, position = _read_value(field, spelling, text, position + len(spelling))
         if side:
             values.setdefault(field.name, {})[side] = value
         else:
@@ -89,7 +88,7 @@ def _spellings(op: Op) -> dict[str, tuple[Field, str]]:
     """Return fields and sides by spelling, longer ones first."""
     fields = {
         field.spelling + side: (field, side)
-        for field in op.fields
+        for field in (*op.fields, *op.other_fields)
         if field.spelling
         for side in (SIDES if field.type == "sides" else ("",))
     }
@@ -167,21 +166,17 @@ def _read_real(text: str, position: int, field: str, *, signed: bool) -> tuple[f
     return number, match.end()
 
 
-def _read_name(text: str, position: int) -> str:
+def _read_name(text: str, position: int) -> str | None:
     """Read ``n"..."`` or ``n...`` (a shell removes the quotes), which ends a descriptor."""
     start = position + 1
     if not text.startswith('"', start):
-        if start == len(text):
-            raise malformed(start, "expected a name", "")
-        return text[start:]
+        return text[start:] or None
     end = text.find('"', start + 1)
     if end < 0:
         raise malformed(len(text), "expected the closing quote of the name", "")
-    if end == start + 1:
-        raise malformed(end, "expected a name", text[end:])
     if end + 1 < len(text):
         raise malformed(end + 1, "expected nothing after the name", text[end + 1 :])
-    return text[start + 1 : end]
+    return text[start + 1 : end] or None
 
 
 def _read_shapes(op: Op, text: str, position: int) -> tuple[list[Sizes], int]:

@@ -223,7 +223,8 @@ class Operands:
     """Shapes of operands in the descriptors of an op.
 
     Attributes:
-        minimum: Minimum number of shapes.
+        minimum: Minimum number of shapes; 0 if the fields may be given instead, as the op's own
+            descriptors do.
         maximum: Maximum number of shapes.
         dimensions: Minimum number of dimensions of each shape.
         read: Returns values of the op's fields for shapes, each size with its position.
@@ -253,8 +254,11 @@ class Op:
             its tensors by role, or all tensors by role that the pass in training writes.
         convert: Converts the arguments of a layer to values of its fields.
         settle: Checks a layer's fields, and fills in missing ones.
+        other_fields: Fields that descriptors may have in addition, such as benchdnn's ``sic``.
+        merge: Replaces the values of ``other_fields`` by values of ``fields``.
         key: Name of the op in the table.
         prefix: Text that starts the op's descriptors.
+        written_prefix: Returns the prefix of a layer's descriptor.
         operands: Shapes of operands in descriptors.
         output: The field with sides that follows from all others.
         sizes_first: Whether descriptors group the fields by side.
@@ -292,8 +296,11 @@ class Op:
     reference: Callable[[Any, Layer, Any], Any]
     convert: Callable[[Op, dict[str, Any]], dict[str, Any]] = lambda _, values: values
     settle: Callable[[dict[str, Any]], None] = lambda _: None
+    other_fields: tuple[Field, ...] = ()
+    merge: Callable[[dict[str, Any]], None] = lambda _: None
     key: str = ""
     prefix: str = ""
+    written_prefix: Callable[[Layer], str] = lambda layer: layer.entry.prefix
     operands: Operands | None = None
     output: str = ""
     sizes_first: bool = False
@@ -660,7 +667,7 @@ def _write(layer: Layer) -> str:
     """
     op = layer.entry
     shapes = op.operands.write(layer) if op.operands is not None else []
-    text = op.prefix + ":".join("x".join(map(str, shape)) for shape in shapes)
+    text = op.written_prefix(layer) + ":".join("x".join(map(str, shape)) for shape in shapes)
     sides = _sides_to_write(layer)
     groups: Sequence[Sequence[Field]] = [[field] for field in op.fields if field.spelling]
     if op.sizes_first:  # grouped by side, not by field

@@ -12,12 +12,21 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from pydlbench.errors import UsageError
 from pydlbench.ops.axis import Axis
-from pydlbench.ops.op import Field, Layer, Op, Pass, Shape, in_place_op
+from pydlbench.ops.op import (
+    Field,
+    Layer,
+    Op,
+    Operands,
+    Pass,
+    Shape,
+    Sizes,
+    in_place_op,
+)
 
 # -----------------------------------------------------------------------------
 # Sizes.
@@ -26,6 +35,7 @@ _BATCH: Final = Field(name="batch", spelling="mb", default=1, shown=True)
 _CHANNELS: Final = Field(name="channels", spelling="ic")
 _HEIGHT: Final = Field(name="height", spelling="ih", default=1)
 _WIDTH: Final = Field(name="width", spelling="iw", default=None)
+_DEPTH: Final = Field(name="depth", spelling="id", default=1)
 _NO_SIDES: Final = (
     Field(name="height", default=1, maximum=1),
     Field(name="width", default=1, maximum=1),
@@ -89,6 +99,48 @@ def _in_sources(layer: Layer, role: str) -> Shape:
     return layer.batch, layer.sources[int(role[3:] or 1) - 1], layer.height, layer.width
 
 
+def _merge_depth(values: dict[str, Any]) -> None:
+    """Merge depth and height; sides that are missing are as long as the depth."""
+    if "depth" in values:
+        depth = values.pop("depth")
+        height = values.get("height", depth)
+        values |= {"height": depth * height, "width": values.get("width", height)}
+
+
+def image_sizes(shape: Sequence[int]) -> dict[str, int]:
+    """Return the sizes of images with this shape; missing sides are 1, further ones are merged.
+
+    A single dimension is channels.
+    """
+    batch, channels, *sides = shape if len(shape) > 1 else (1, *shape, *[1] * (1 - len(shape)))
+    height = sides.pop(0) if len(sides) > 1 else 1
+    return {"batch": batch, "channels": channels, "height": height, "width": math.prod(sides)}
+
+
+def _read_images(_: Op, tensors: list[Sizes]) -> dict[str, Any]:
+    return image_sizes([size for size, _ in tensors[0]])
+
+
+def _read_rows(_: Op, tensors: list[Sizes]) -> dict[str, Any]:
+    *outer, width = (size for size, _ in tensors[0])
+    return {"channels": math.prod(outer), "width": width}
+
+
+def _read_concat(_: Op, tensors: list[Sizes]) -> dict[str, Any]:
+    images = [image_sizes([size for size, _ in tensor]) for tensor in tensors]
+    sources = tuple(sizes.pop("channels") for sizes in images)
+    if any(sizes != images[0] for sizes in images):
+        raise UsageError("the sources differ in more than their channels; nearest: 2x3x7:2x5x7")
+    return {**images[0], "sources": sources}
+
+
+_SHAPE_READERS: Final[Mapping[Any, tuple[Any, int]]] = {
+    _in_images: (_read_images, 1),
+    _in_rows: (_read_rows, 1),
+    _in_sources: (_read_concat, 1024),
+}
+
+
 def _roles(layer: Layer) -> dict[str, None]:
     """Return the roles of all tensors that some pass reads or writes."""
     passes = [*layer.entry.passes.values(), *filter(None, [layer.entry.training])]
@@ -121,6 +173,13 @@ def _pointwise(
     """
     if sizes is _WEIGHTS:
         options |= {"batch": None, "form": "weights"}
+    else:
+        options |= {"other_fields": (_DEPTH,), "merge": _merge_depth}
+        if dims in _SHAPE_READERS:
+            read, maximum = _SHAPE_READERS[dims]
+            options["operands"] = Operands(
+                minimum=0, maximum=maximum, read=read, write=lambda _: []
+            )
     return Op(
         name=name,
         key=name,

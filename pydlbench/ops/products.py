@@ -64,12 +64,17 @@ def _gemm_scaled(layer: Layer, batch: int) -> dict[str, Any]:
 def _read_gemm(_: Op, tensors: list[Sizes]) -> dict[str, Any]:
     """Return the fields of ``MxK:KxN[:MxN]`` or ``BxMxK:BxKxN[:BxMxN]``.
 
-    B may be several dimensions; one that is 1 in one operand is broadcast.
+    B may be several dimensions; one that is 1 in one operand is broadcast. In ``MxK:GxKxN``, a
+    grouped product of benchdnn, each of G equal groups of rows has its own weights.
     """
     sizes = [[size for size, _ in tensor] for tensor in tensors]
     (*first, m, k), weights = sizes[0], sizes[1]
     *second, _rows, n = weights
-    if len(weights) == len(sizes[0]):
+    if not first and len(second) == 1:
+        if m % second[0]:
+            raise malformed(tensors[0][0][1], f"expected a multiple of {second[0]} groups", str(m))
+        first, m, tensors = second, m // second[0], tensors[:2]
+    if len(second) == len(first):
         batch = [b if a == 1 else a for a, b in zip(first, second, strict=True)]
     else:
         batch = first

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from pydlbench.errors import UsageError
+from pydlbench.errors import UnsupportedError, UsageError
 from pydlbench.ops.op import Field, Layer, Op, Pass, Shapes
 
 #: Products with the source (and with the state) in each step of a cell.
@@ -41,6 +41,20 @@ def _settle(values: dict[str, Any]) -> None:
         raise UsageError(
             f"in_size={values['in_size']}: later layers have {width}; nearest: {width}, or layers=1"
         )
+
+
+def _merge(values: dict[str, Any]) -> None:
+    """Replace benchdnn's sizes of the states before the first and after the last step."""
+    before, after = values.pop("state", None), values.pop("last_state", None)
+    if before is not None:
+        values.setdefault("in_size", before)
+        values.setdefault("hidden", before)
+    hidden = values.get("hidden")
+    for spelling, size in (("sic", before), ("dic", after)):
+        if size not in (None, hidden):
+            raise UnsupportedError(
+                f"{spelling}{size}: there is no projection; nearest: {spelling}{hidden}"
+            )
 
 
 def _shapes(layer: Layer) -> Shapes:
@@ -117,6 +131,11 @@ def _recurrent(cell: str) -> Op:
             Field(name="hidden", spelling="dhc"),
         ),
         settle=_settle,
+        other_fields=(
+            Field(name="state", spelling="sic", default=None),
+            Field(name="last_state", spelling="dic", default=None),
+        ),
+        merge=_merge,
         shapes=_shapes,
         passes={
             "forward": Pass(reads=read, writes=("dst",), flops=_flops),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -10,7 +9,7 @@ from typing import Any, Final
 
 from pydlbench.errors import unknown_word
 from pydlbench.ops.op import IN_PLACE, Layer, Op
-from pydlbench.ops.pointwise import POINTWISE_OPS
+from pydlbench.ops.pointwise import POINTWISE_OPS, image_sizes
 from pydlbench.ops.products import ATTENTION, GEMM
 from pydlbench.ops.recurrent import RECURRENT_OPS
 from pydlbench.ops.resize import RESIZES
@@ -93,10 +92,7 @@ def image_layer(op: str, shape: Sequence[int], **parameters: Any) -> Layer:
     Raises:
         UsageError: The layer is invalid.
     """
-    batch, channels, *sides = shape if len(shape) > 1 else (1, *shape, *[1] * (1 - len(shape)))
-    height = sides.pop(0) if len(sides) > 1 else 1
-    width = math.prod(sides)
-    return build_layer(op, batch=batch, channels=channels, height=height, width=width, **parameters)
+    return build_layer(op, **(parameters | image_sizes(shape)))
 
 
 def in_place(layer: Layer) -> Layer:

@@ -16,6 +16,7 @@ import functools
 import itertools
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from pydlbench.errors import UsageError
@@ -193,6 +194,20 @@ def _settle_conv(values: dict[str, Any], *, transposed: bool = False) -> None:
     _settle(values, transposed=transposed)
 
 
+def fits_transposed(layer: Layer) -> bool:
+    """Whether a convolution's sizes are those of a transposed one.
+
+    Its padding is then larger than its windows, and its output as large as that of the other.
+    """
+    for axis, before, after in zip(axes(layer), layer.pad_before, layer.pad_after, strict=True):
+        window = extent(axis.kernel, axis.dilation)
+        more = axis.out - ((axis.size - 1) * axis.stride + window - 2 * before)
+        derived = before == derived_pad(axis.size, window, axis.stride, axis.out)
+        if before + after >= 2 * window and (derived or more >= 0) and more < axis.stride:
+            return True
+    return False
+
+
 def _conv_shapes(layer: Layer) -> Shapes:
     filters = (layer.out_channels, layer.in_channels // layer.groups)
     if layer.op == "deconv":
@@ -302,6 +317,7 @@ CONV: Final = Op(
     name="conv",
     key="conv",
     kind="conv",
+    written_prefix=lambda s: "conv:" if fits_transposed(s) else "",
     fields=(
         *(_GROUPS, _BATCH, _IN, _IN_SIZE, _OUT, _out_size(derived=True), *_KERNEL),
         _pad_after(derived=False),
@@ -359,6 +375,14 @@ DECONV: Final = Op(
     multiply_adds=True,
     trained=("weights",),
     windows=True,
+)
+
+#: A fully connected layer in benchdnn's fields, whose layer is a product.
+INNER_PRODUCT: Final = replace(
+    CONV,
+    key="ip",
+    prefix="ip:",
+    fields=(_BATCH, _IN, replace(_IN_SIZE, default=1), _OUT),
 )
 
 #: The pass of its ``convolution`` that computes each pass of a transposed convolution.

@@ -91,7 +91,7 @@ def test_files_hold_one_layer_per_line(tmp_path):
         ("# one\nmb1ic3zz\n", "{path}:2: mb1ic3zz: column 7: "),
         ("conv3\n@other\n", "{path}:2: @other: "),
         ("\n# nothing\n", "--shape @{path}: "),
-        ("x" * (1 << 20) + "y", "--shape @{path}: "),
+        ("x" * (1 << 24) + "y", "--shape @{path}: "),
         (b"\xff\xfe\x00", "--shape @{path}: not UTF-8"),
     ],
 )

@@ -43,15 +43,6 @@ def test_every_problem_is_understood(path):
     assert [layer.name for layer in layers if layer.name is not None] == named
 
 
-def test_ignored_options_are_reported_once():
-    (products,) = (path for path in LISTS if path.name == "shapes_matmul")
-    lines = []
-    find_layers([f"@{products}"], tell=lines.append)
-    (line,) = lines
-    assert line.startswith(f"{products}: ")
-    assert line.endswith(": --reset --dt=f32 --stag=ab --wtag=any --dtag=ab")
-
-
 def test_what_is_no_problem_is_an_error_with_file_line_and_column(tmp_path):
     file = tmp_path / "shapes"
     file.write_text("--reset\n\n# right\nic3ih8oc4kh3\nic3ih8oc4kh3zz1\n")

@@ -1,0 +1,362 @@
+r"""Lists of layers in files: names and descriptors, with options as in benchdnn's input files.
+
+Words are separated by blanks and lines, ``#`` starts a comment, and ``\`` continues a list of
+values in the next line. An option holds until it is given again, or until ``--reset``;
+``--batch=FILE`` includes a file of the same folder. Benchdnn runs a problem with all combinations
+of the values.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from pydlbench.errors import UnsupportedError, UsageError, nearest, nearest_file
+from pydlbench.ops import grammar
+from pydlbench.ops.descriptor import POOL_MODES, looks_like_problem, parse_problem
+from pydlbench.ops.op import Layer
+from pydlbench.ops.table import OPS
+
+_SHAPES: Final = re.compile("^[0-9][0-9x:]*")
+_MAX_CHARACTERS: Final = 1 << 24  # maximum size of a list of layers
+
+# -----------------------------------------------------------------------------
+# Benchdnn's drivers and their options.
+
+_CONVOLUTIONS: Final = ("direct", "auto", "wino", "winograd")
+# What the library's names of algorithms have in addition to benchdnn's.
+_AFFIXES: Final = re.compile(
+    "^(?:convolution|deconvolution|pooling|eltwise|binary|reduction|resampling|softmax)_(?=.)"
+    "|_(?:use_)?dst(?:_for_bwd)?$"
+)
+_ACTIVATIONS: Final = {
+    "relu": "relu",
+    "logistic": "sigmoid",
+    "soft_relu": "softplus",
+    "swish": "silu",
+    "gelu_erf": "gelu",
+    "gelu_tanh": "gelu-tanh",
+    "pow": "elementwise:power",
+    **{name: name for name in ("tanh", "elu", "mish", "hardswish", "hardsigmoid")},
+    **{name: f"elementwise:{name}" for name in ("abs", "exp", "log", "sqrt", "square")},
+}
+# Prefixes of descriptors by driver and algorithm, the driver's default algorithm first; kinds of
+# poolings. Fields after a bar follow the shapes.
+_DRIVERS: Final[Mapping[str, Mapping[str, str]]] = {
+    "conv": dict.fromkeys(_CONVOLUTIONS, ""),
+    "deconv": dict.fromkeys(_CONVOLUTIONS, "deconv:"),
+    "ip": {"": "ip:"},
+    "matmul": {"": ""},
+    "pool": {mode: mode for mode in POOL_MODES}
+    | {"avg_exclude_padding": "avg_np", "avg_include_padding": "avg_p"},
+    "bnorm": {"": "batchnorm:"},
+    "lnorm": {"": "layernorm:"},
+    "lrn": {"across": "lrn:"},
+    "softmax": dict.fromkeys(("softmax", "accurate"), "softmax:")
+    | dict.fromkeys(("logsoftmax", "log"), "log-softmax:"),
+    "eltwise": {name: f"{op}:" for name, op in _ACTIVATIONS.items()},
+    "binary": {name: f"elementwise:{name}:" for name in ("add", "mul", "max", "min", "div")}
+    | {"sub": "elementwise:add:|by-1"},
+    "reduction": {name: f"reduction:{name}:" for name in ("sum", "mean", "max", "min")},
+    "resampling": {name: f"resize:{name}:" for name in ("nearest", "linear")},
+    "rnn": {"vanilla_lstm": "lstm:", "lbr_gru": "gru:"},
+    "concat": {"": "concat:"},
+    "sum": {"": "elementwise:add:"},
+}
+_WITHOUT_OP: Final = ("brgemm", "gnorm", "prelu", "reorder", "shuffle", "zeropad")
+_PASSES: Final = {
+    "FWD_D": ("forward", "training"),
+    "FWD_B": ("forward", "training"),
+    "FWD_I": ("forward", "inference"),
+    "BWD_D": ("backward-data", "inference"),
+    "BWD_DW": ("backward-data", "inference"),
+    "BWD_W": ("backward-weights", "inference"),
+    "BWD_WB": ("backward-weights", "inference"),
+}
+_PRECISIONS: Final = {"f32": "fp32", "bf16": "bf16", "f16": "fp16"}
+# Values of options that leave the layer as it is, or that it has in another form; with all others,
+# something else is computed.
+_KNOWN_VALUES: Final = {
+    "attr-fpmath": "|strict",
+    **dict.fromkeys(("attr-post-ops", "attr-scales", "attr-zero-points", "attr-dropout"), ""),
+    **dict.fromkeys(("with-peephole", "with-projection"), "false|0"),
+    "direction": "left2right|concat",
+    "flags": "[GCHO]*",
+    "encoding": "",
+    "scales": "1(:1)*",
+}
+_TYPES: Final = ("dt", "sdt", "ddt", "cfg")
+_HONOURED: Final = (
+    *_KNOWN_VALUES,
+    *_TYPES,
+    "dir",
+    "prop",
+    "alg",
+    "mb",
+    "l",
+    "t",
+    "axis",
+    "wtag",
+    "grouped",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedLayer:
+    """A layer that the user selected.
+
+    Attributes:
+        layer: The layer.
+        passes: Passes with their propagation that a list asks for; empty if it does not say.
+        precisions: Precisions that a list asks for; empty if it does not say.
+        changed: Options of a list with which something else than the layer is computed; may be
+            empty.
+    """
+
+    layer: Layer
+    passes: tuple[tuple[str, str], ...] = ()
+    precisions: tuple[str, ...] = ()
+    changed: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListEntry:
+    """A word of a list, or of the command line.
+
+    Attributes:
+        text: Name or descriptor.
+        where: Prefix of error messages: file and line.
+        op: Driver of benchdnn or prefix of descriptors; empty if descriptors have their own.
+        options: Values of benchdnn's options in force.
+    """
+
+    text: str
+    where: str
+    op: str = ""
+    options: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def described(self) -> bool:
+        """Whether the text is a descriptor rather than a name."""
+        recurrent = re.match("(?:[ltd]|s[il]c|d[hi]c)[0-9]", self.text)
+        return looks_like_problem(self.text) or bool(self.op and recurrent)
+
+    def layers(self, pool: str | None) -> list[ListedLayer]:
+        """Return the layers that the descriptor stands for, one for each algorithm.
+
+        Raises:
+            UsageError: The descriptor is malformed.
+            UnsupportedError: There is no op for it.
+        """
+        options = self.options
+        has_prefix = re.match("[A-Za-z][A-Za-z-]*:", self.text)
+        found: dict[Layer, None] = {}
+        for prefix, mode in [("", pool)] if has_prefix else self._prefixes(pool):
+            before, _, fields = prefix.partition("|")
+            text = self.text if has_prefix else self._with_all_shapes()
+            text = before + _SHAPES.sub(rf"\g<0>{fields}", text, count=1)
+            layer = parse_problem(text, pool=mode)
+            variants: list[dict[str, Any]] = [{}]
+            if layer.kind == "recurrent":
+                variants = [{"layers": self._number("l"), "steps": self._number("t")}]
+                variants[0]["directions"] = 2 * ("concat" in options.get("direction", ()))
+            elif layer.kind == "gemm" and "wtag" in options:
+                variants = [{"weights_tag": _order(tag)} for tag in options["wtag"]]
+            for sizes in variants:
+                variant = layer.replace(**{key: value for key, value in sizes.items() if value})
+                found[variant.with_batch(self._number("mb") or layer.batch)] = None
+        passes = (*options.get("dir", ()), *options.get("prop", ()))
+        precisions, changed = self._precisions()
+        return [
+            ListedLayer(
+                layer=layer,
+                passes=tuple(dict.fromkeys(_PASSES[name] for name in passes if name in _PASSES)),
+                precisions=precisions,
+                changed=changed,
+            )
+            for layer in found
+        ]
+
+    def _with_all_shapes(self) -> str:
+        """Return the descriptor with the shapes of all operands, in the form of our ops."""
+        if self.op == "sum":
+            types = self.options.get("sdt", ("f32:f32",))[0].count(":")
+            if types != 1:
+                raise UnsupportedError(f"--sdt: a sum of {types + 1}; nearest: --sdt=f32:f32")
+            return _SHAPES.sub(r"\g<0>:\g<0>", self.text, count=1)
+        if self.op not in ("softmax", "concat"):
+            return self.text
+        along = partial(_along, axis=self._number("axis", 1), last=self.op == "softmax")
+        return _SHAPES.sub(along, self.text, count=1)
+
+    def _number(self, option: str, default: int = 0) -> int:
+        """Return the value of an option.
+
+        Raises:
+            UsageError: It is no number.
+        """
+        value = self.options.get(option, (str(default),))[-1]
+        return grammar.read_number(value, 0, f"--{option}", 0)[0]
+
+    def _prefixes(self, pool: str | None) -> list[tuple[str, str | None]]:
+        """Return prefixes of descriptors, and kinds of pooling."""
+        if self.op in _WITHOUT_OP:
+            raise UnsupportedError(f"--op {self.op}: there is no such op")
+        if self.op not in _DRIVERS:
+            return [(f"{self.op}:" if self.op else "", pool)]
+        known = _DRIVERS[self.op]
+        usual = "VANILLA_RNN" if self.op == "rnn" else next(iter(known))
+        algorithms = self.options.get("alg", (usual,))
+        names = [_AFFIXES.sub("", name.lower()) for name in algorithms]
+        prefixes = [known[name] for name in names if name in known]
+        if not prefixes:
+            raise UnsupportedError(
+                f"--alg={algorithms[0]}: there is no such op; nearest: "
+                f"{', '.join(nearest(names[0], known) or known)}, or another --op"
+            )
+        if self.op == "pool":
+            return [("", pool or mode) for mode in prefixes]
+        return [(prefix, pool) for prefix in prefixes]
+
+    def _precisions(self) -> tuple[tuple[str, ...], str]:
+        """Return the precisions, and the options with which something else is computed."""
+        types = {key: self.options[key] for key in _TYPES if key in self.options}
+        common = set.intersection(*map(_plain_types, types.values())) if types else set()
+        changed = [] if common or not types else list(types)
+        for key, values in self.options.items():
+            if not any(re.fullmatch(_KNOWN_VALUES.get(key, ".*"), value) for value in values):
+                changed.append(key)
+        if set(map(_order, self.options.get("stag", ()))) == {"nk"}:
+            changed.append("stag")
+        groups = ",".join(self.options.get("grouped", ())).rpartition(":")[2].split(",")
+        if len(set(groups)) > 1:
+            changed.append("grouped")
+        text = " ".join(f"--{key}={','.join(self.options[key])}" for key in changed)
+        return tuple(_PRECISIONS[name] for name in _PRECISIONS if name in common), text
+
+
+def _plain_types(values: Sequence[str]) -> set[str]:
+    """Return the types among values in which all tensors have the same one."""
+    matches = (re.fullmatch(r"(f32|bf16|f16)(?::\1)*", value) for value in values)
+    return {match[1] for match in matches if match}
+
+
+def _order(tag: str) -> str:
+    """Return the order of a matrix for benchdnn's tag: ``abc`` is ``kn``, ``acb`` is ``nk``."""
+    letters = sorted(tag)
+    plain, swapped = "".join(letters), "".join((*letters[:-2], *letters[:-3:-1]))
+    return {plain: "kn", swapped: "nk"}.get(tag, "any")
+
+
+def _along(shapes: re.Match[str], *, axis: int, last: bool) -> str:
+    """Return shapes with the sizes before an axis, along it, and after it; none without elements.
+
+    Args:
+        shapes: The shapes.
+        axis: The axis.
+        last: Whether the op works on the last axis only.
+
+    Raises:
+        UnsupportedError: The axis is not the last one, if it has to be.
+    """
+    tensors = []
+    for shape in shapes[0].split(":"):
+        sizes = [int(size) for size in shape.split("x") if size]
+        outer, inner = math.prod(sizes[:axis]), math.prod(sizes[axis + 1 :])
+        if last and inner > 1:
+            raise UnsupportedError(
+                f"--axis={axis}: there is no such op; nearest: --axis={len(sizes) - 1}, the last"
+            )
+        along = math.prod(sizes[axis : axis + 1])
+        tensors += [f"{outer}x{along}" + ("" if last else f"x{inner}")] if along else []
+    return ":".join(tensors)
+
+
+# -----------------------------------------------------------------------------
+# Files.
+
+# A comment, or a word, in which blanks may be in quotes or before a list's continuation.
+_WORD: Final = re.compile(
+    r"""#[^\n]*|((?:"[^"\n]*"|(?<=[,=:+])[ \t]*\\[ \t]*\r?\n[ \t]*|[^\s#]|(?<=[^\s"])#)+)"""
+)
+
+
+def check_op(op: str | None) -> None:
+    """Check the value of ``--op``: a driver of benchdnn, or the prefix of a descriptor.
+
+    Raises:
+        UsageError: There is no such op.
+    """
+    known = [
+        *_DRIVERS,
+        *_WITHOUT_OP,
+        *(op.prefix.removesuffix(":") for op in OPS.values() if op.prefix),
+    ]
+    if op is not None and op not in known:
+        raise UsageError(
+            f"--op {op}: no such op; nearest: {', '.join(nearest(op, known) or _DRIVERS)}"
+        )
+
+
+def read_list(
+    path: Path,
+    argument: str,
+    op: str | None,
+    options: dict[str, tuple[str, ...]],
+    ignored: dict[str, None],
+    opened: tuple[Path, ...] = (),
+) -> Iterator[ListEntry]:
+    """Yield the names and descriptors of a file.
+
+    Args:
+        path: The file.
+        argument: Prefix of error messages about the file itself.
+        op: Op of descriptors without a prefix; None for that of the file's folder.
+        options: Options in force, which change while the file is read.
+        ignored: Receives options that have no effect.
+        opened: Files that include this one.
+
+    Raises:
+        UsageError: The file cannot be read.
+    """
+    try:
+        with path.open(encoding="utf-8-sig") as file:
+            text = file.read(_MAX_CHARACTERS + 1)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        expected = "; expected a text file, one layer per line"
+        raise UsageError(f"{argument}: {reason}{nearest_file(path) or expected}") from None
+    if len(text) > _MAX_CHARACTERS:
+        limit = f"at most {_MAX_CHARACTERS} characters"
+        raise UsageError(f"{argument}: too long for a list of layers; {limit}")
+    if path in opened:
+        raise UsageError(f"{argument}: includes itself; nearest: leave the line out")
+    folder = path.resolve().parent.name
+    driver = folder if folder in (*_DRIVERS, *_WITHOUT_OP) else ""
+    number, end = 1, 0
+    for match in _WORD.finditer(text):
+        number += text.count("\n", end, match.start())
+        end = match.start()
+        word = re.sub(r"\s*\\\s*", "", match[1] or "")
+        where = f"{path}:{number}: "
+        name, _, value = word[2:].partition("=")
+        if not word:
+            continue
+        if not word.startswith("--"):
+            yield ListEntry(
+                text=word, where=where, op=driver if op is None else op, options=dict(options)
+            )
+        elif name == "reset":
+            options.clear()
+        elif name == "batch":
+            inner = path.parent / value
+            yield from read_list(inner, f"{where}{word}", op, options, ignored, (*opened, path))
+        elif name in _HONOURED or (name, driver) == ("stag", "matmul"):
+            options[name] = tuple(value.split(","))
+        else:
+            ignored[word] = None

@@ -1,0 +1,132 @@
+"""Lists of layers as benchdnn's input files have them: options, drivers, included files."""
+
+import pytest
+
+from pydlbench.errors import UsageError
+from pydlbench.models.catalog import find_layers, find_listed
+from pydlbench.ops.descriptor import parse_problem
+
+
+def listed(tmp_path, text, *, driver="mine", **options):
+    (tmp_path / driver).mkdir(exist_ok=True)
+    file = tmp_path / driver / "shapes"
+    file.write_text(text)
+    return find_listed([f"@{file}"], **options)
+
+
+@pytest.mark.parametrize(
+    ("problem", "same"),
+    [
+        ("mb1ic768oc2304", "1x768:768x2304"),
+        ("ip:mb2ic64id2ih3iw5oc10n", "2x1920:1920x10"),
+        ("160x512:4x512x256", "4x40x512:4x512x256"),
+        ("ic3ih8ih9oc4kh3", "ic3ih9oc4kh3"),
+        ('ic3ih8oc4kh3n""', "ic3ih8oc4kh3"),
+        ("batchnorm:mb2ic8id3ih4iw5", "batchnorm:mb2ic8ih12iw5"),
+        ("batchnorm:mb2ic8id3", "batchnorm:mb2ic8ih9iw3"),
+        ("lstm:t3mb2sic36", "lstm:t3mb2slc36dhc36"),
+        ("lstm:t3sic36slc8dic36", "lstm:t3slc8dhc36"),
+        ("relu:2x3x4x5x6", "relu:mb2ic3ih4iw30"),
+        ("softmax:2x3x5", "softmax:mb1ic6ih1iw5"),
+        ("concat:4x2x3:4x5x3", "concat:mb4ic2+5ih1iw3"),
+        ("elementwise:mul-in-place:8x16x7:8x16", "elementwise:mul-in-place:8x16x7:8x16x1"),
+    ],
+)
+def test_descriptors_as_benchdnn_writes_them(problem, same):
+    assert parse_problem(problem) == parse_problem(same)
+
+
+@pytest.mark.parametrize(
+    ("problem", "choice"),
+    [
+        ("mb50ic256iw28oc512ow56kw1sw2pw0", "deconv:"),
+        ("mb256oc3oh227ic96ih55kh11sh4ph0", "deconv:"),
+        ("161x512:4x512x256", "multiple of 4"),
+    ],
+)
+def test_shapes_of_another_op_are_refused(problem, choice):
+    with pytest.raises(UsageError, match=choice):
+        parse_problem(problem)
+
+
+@pytest.mark.parametrize(
+    ("driver", "text", "problems"),
+    [
+        ("deconv", "mb2ic3ih8oc4kh3n", ["deconv:mb2ic3ih8oc4kh3"]),
+        ("ip", "--mb=3 ic8oc4", ["3x8:8x4"]),
+        ("bnorm", "ic8id2ih3iw4", ["batchnorm:ic8ih6iw4"]),
+        ("lnorm", "5x7", ["layernorm:ic5ih1iw7"]),
+        ("eltwise", "--alg=eltwise_relu,tanh_dst,round 2x3", ["relu:mb2ic3", "tanh:mb2ic3"]),
+        ("binary", "--alg=ADD,SUB 2x3:2x1", ["elementwise:add:2x3:2x1"] * 2),
+        ("reduction", "--alg=mean 2x3:2x1", ["reduction:mean:2x3:2x1"]),
+        (
+            "softmax",
+            "2x3x1 --axis=2 --alg=LOGSOFTMAX 2x3x4",
+            ["softmax:ic2iw3", "log-softmax:ic6iw4"],
+        ),
+        ("concat", "--axis=0 2x3:0x3:5x3", ["concat:ic2+5ih1iw3"]),
+        ("sum", "2x3", ["elementwise:add:2x3:2x3"]),
+        ("resampling", "--alg=linear mb1ic3ih4oh8", ["resize:linear:ic3ih4oh8"]),
+        ("rnn", "--alg=LBR_GRU --l=2 --direction=concat t3sic6slc12", ["gru:l2d2t3slc12dhc6"]),
+        ("pool", "--alg=pooling_avg_include_padding ic3ih8kh2sh2", ["ic3ih8kh2sh2"]),
+        ("matmul", "--wtag=ab,ba 2x3:3x4", ["2x3:3x4wtagkn", "2x3:3x4wtagnk"]),
+    ],
+)
+def test_the_folder_names_the_driver(tmp_path, driver, text, problems):
+    pool = "avg_p" if driver == "pool" else None
+    expected = [parse_problem(problem, pool=pool) for problem in problems]
+    if "SUB" in text:
+        expected[1] = expected[1].replace(number=-1)
+    assert [row.layer for row in listed(tmp_path, text, driver=driver)] == expected
+
+
+def test_op_goes_before_the_folder(tmp_path):
+    (row,) = listed(tmp_path, "t3sic6", driver="rnn", op="lstm")
+    assert row.layer == parse_problem("lstm:t3sic6")
+    with pytest.raises(UsageError, match="nearest: softmax"):
+        find_layers(["2x3"], op="sofmax")
+
+
+@pytest.mark.parametrize(
+    ("driver", "text"),
+    [
+        ("rnn", "t3sic6"),
+        ("gnorm", "g2ic8ih3"),
+        ("softmax", "2x3x4"),
+        ("sum", "--sdt=f32:f32:f32 2"),
+    ],
+)
+def test_without_an_op_the_file_is_refused_with_the_reason(tmp_path, driver, text):
+    with pytest.raises(UsageError, match="1 of its problems are left out: "):
+        listed(tmp_path, text, driver=driver)
+
+
+def test_options_hold_until_they_are_given_again(tmp_path):
+    (tmp_path / "matmul").mkdir()
+    (tmp_path / "matmul" / "inner").write_text("1x2:2x3\n")
+    text = """--dt=bf16:bf16,u8:s8:u8 --dir=FWD_D,BWD_W   # two passes
+        --attr-post-ops=, \\
+                        sum:0.5
+        --batch=inner
+        --attr-post-ops=relu
+        1x2:2x4"more"  # not of this one
+        --reset --sdt=f32 --ddt=bf16 1x2:2x5
+        --reset --skip-impl=ref --stag=ba 1x2:2x6
+        --reset --grouped=0:2:3,5 8x2:2x2x6""".replace('"more"', 'n"a b"')
+    lines = []
+    inner, relu, mixed, transposed, grouped = listed(
+        tmp_path, text, driver="matmul", tell=lines.append
+    )
+    assert inner.layer == parse_problem("1x2:2x3")
+    assert inner.passes == (("forward", "training"), ("backward-weights", "inference"))
+    assert (inner.precisions, inner.changed) == (("bf16",), "")
+    assert (relu.layer.name, relu.changed) == ("a b", "--attr-post-ops=relu")
+    assert mixed.changed == "--sdt=f32 --ddt=bf16"
+    assert transposed.changed == "--stag=ba"
+    assert grouped.changed == "--grouped=0:2:3,5"
+    assert [line.partition(": ")[2] for line in lines] == ["ignored options: --skip-impl=ref"]
+
+
+def test_a_file_that_includes_itself_is_refused(tmp_path):
+    with pytest.raises(UsageError, match="includes itself"):
+        listed(tmp_path, "--batch=shapes")
