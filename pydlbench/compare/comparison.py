@@ -47,6 +47,9 @@ ALPHA: Final = 0.01
 #: Ratios within 1 +- this count as the same; FASTER and SLOWER exceed it. Two preparations of the
 #: same kernel differ by 1 to 2 % in the best rows of repeatability.md.
 MARGIN: Final = 0.02
+#: Changes between stored runs that are worth a look: a row with a finer resolution is SAME if its
+#: interval lies within it. The time of the same code moves by up to a fifth from hour to hour.
+WORTH_A_LOOK: Final = 0.25
 #: Level of the printed interval of each single ratio.
 CONFIDENCE: Final = 0.9
 
@@ -143,6 +146,13 @@ class Comparison:
         """
         limit = 1 + max(threshold, self.margin)
         return [row for row in self.rows if not (row.slower(threshold) or row.excludes(limit))]
+
+    @property
+    def same_within(self) -> float:
+        """The largest change that a row which is SAME may have, as a fraction."""
+        known = [row.estimate.resolution or 1.0 for row in self.rows if row.verdict == SAME]
+        largest = self.margin if self.passes else WORTH_A_LOOK
+        return max(self.margin, min(largest, max(known, default=1.0) - 1))
 
     @property
     def lost(self) -> list[SideRow]:

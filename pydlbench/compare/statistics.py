@@ -198,12 +198,14 @@ def judge(
     margin: float,
     cycles: NDArray[Any] | None = None,
     confidence: float = CONFIDENCE,
+    worth: float = 0.0,
 ) -> list[Estimate]:
     """Return an estimate for each row.
 
     FASTER and SLOWER need a ratio beyond the resolution: beyond the margin, and reached by chance
     in one of 1 / ``ALPHA`` comparisons, over all rows together (Bonferroni). SAME needs an interval
-    within the margin. All other rows are UNCLEAR. The interval holds for a single row.
+    within the margin, or within the resolution if no larger change is worth a look. All other rows
+    are UNCLEAR. The interval holds for a single row.
 
     Args:
         log: logarithms of B's time over A's time.
@@ -212,19 +214,21 @@ def judge(
         margin: ratios within 1 +- this count as the same.
         cycles: logarithms of the ratios in cycles, NaN where a clock is not known.
         confidence: level of the interval.
+        worth: changes beyond it are worth a look; smaller ones need not be excluded for SAME where
+            the resolution is coarser than the margin.
     """
     usable = np.array([reason is None for reason in against], dtype=bool)
     freedom = np.clip(np.nan_to_num(scatter.freedom, nan=1.0), 1, MAX_FREEDOM).astype(int)
     reach = quantiles(confidence, freedom) * scatter.sd
     each = ALPHA / max(1, int(usable.sum()))
-    within = math.log1p(margin)
+    within, look = math.log1p(margin), math.log1p(worth)
     least = np.maximum(quantiles(1 - each, freedom) * scatter.sd, within)
     with np.errstate(invalid="ignore"):
         verdicts = np.select(
             [
                 usable & (log > least),
                 usable & (log < -least),
-                usable & (np.abs(log) + reach < within),
+                usable & (np.abs(log) + reach < np.minimum(least, max(within, look))),
             ],
             [SLOWER, FASTER, SAME],
             UNCLEAR,

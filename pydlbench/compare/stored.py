@@ -22,6 +22,7 @@ from pydlbench.compare.comparison import (
     MARGIN,
     SLOWER,
     UNCLEAR,
+    WORTH_A_LOOK,
     ComparedRow,
     Comparison,
     Estimate,
@@ -124,14 +125,16 @@ def compare(
         CONTENDED if (pair.b if change > 0 else pair.a).contended else None
         for pair, change in zip(pairs, log.tolist(), strict=True)
     ]
-    estimates = judge(log, scatter, against, margin, log + _clock_logs(pairs))
+    estimates = judge(log, scatter, against, margin, log + _clock_logs(pairs), worth=WORTH_A_LOOK)
     usable = np.array([not _is_disturbed(pair) for pair in pairs], dtype=bool)
     geomean = None
     if usable.any():
         means = [[rows.of_means(usable) for rows in side] for side in spreads]
         mean_errors = [np.sqrt([np.sum(error[usable] ** 2)]) / usable.sum() for error in errors]
         whole = _ratio_scatter(means, mean_errors, [np.array(["all"])] * 2, same=same)
-        geomean = judge(np.array([log[usable].mean()]), whole, [None], margin)[0]
+        geomean = judge(np.array([log[usable].mean()]), whole, [None], margin, worth=WORTH_A_LOOK)[
+            0
+        ]
     return Comparison(
         a=a,
         b=b,

@@ -14,6 +14,7 @@ from pydlbench.compare.comparison import (
     SAME,
     SLOWER,
     UNCLEAR,
+    WORTH_A_LOOK,
     ComparedRow,
     Comparison,
     Estimate,
@@ -114,6 +115,9 @@ def legend(comparison: Comparison) -> list[str]:
             f"{100 * comparison.assumed_sd:g} % (standard deviation), as the store has too few of "
             "them"
         )
+    same = f"the interval lies within {100 * comparison.margin:g} %"
+    if not comparison.passes:
+        same += f", or within what the row resolves (at most {100 * WORTH_A_LOOK:g} %)"
     chance = f"the chance of a false verdict among all rows is {100 * ALPHA:g} %"
     return [
         f"ratio: B over A; {interval_of}",
@@ -123,7 +127,7 @@ def legend(comparison: Comparison) -> list[str]:
             else []
         ),
         f"SLOWER, FASTER: beyond what the scatter allows; {chance}",
-        f"SAME: the interval lies within {_margin(comparison)}; UNCLEAR: neither",
+        f"SAME: {same}; UNCLEAR: neither",
     ]
 
 
@@ -241,18 +245,21 @@ def conclude(comparison: Comparison) -> list[str]:
         sentence = f"B is {' and '.join(changed)}"
     elif len(groups.get(SAME, ())) == total:
         count = "the row is" if total == 1 else f"all {total} rows are"
-        sentence = f"A and B do not differ: {count} the same within {_margin(comparison)}"
+        sentence = f"no change is seen: {count} the same within {_within(comparison)}"
     elif SAME in groups:
         sentence = (
             f"nothing is known to be faster or slower: {len(groups[SAME])} of "
-            f"{quantity(total, 'row')} are the same within {_margin(comparison)}"
+            f"{quantity(total, 'row')} are the same within {_within(comparison)}"
         )
     else:
         rows = "the row" if total == 1 else f"the {total} rows"
         sentence = f"nothing is certain about {rows} that both have"
     rest = [
         f"{len(groups[verdict])} {words}"
-        for verdict, words in ((SAME, "the same"), (UNCLEAR, "unclear"))
+        for verdict, words in (
+            (SAME, f"the same within {_within(comparison)}"),
+            (UNCLEAR, "unclear"),
+        )
         if verdict in groups and changed
     ]
     overall = comparison.geomean
@@ -286,8 +293,9 @@ def _range(first: str, second: str) -> str:
 
 
 def _next(comparison: Comparison, groups: dict[str, list[ComparedRow]]) -> list[str]:
-    """Return advice on unclear rows."""
-    unclear = groups.get(UNCLEAR, [])
+    """Return advice on unclear rows, and on rows that are the same within more than the margin."""
+    coarse = comparison.same_within > comparison.margin
+    unclear = [*groups.get(UNCLEAR, []), *(groups.get(SAME, []) if coarse else [])]
     disturbed = any(row.estimate.reason == CONTENDED for row in unclear)
     others = [row.b for row in unclear if row.estimate.reason != CONTENDED]
     ways = [_QUIET] if disturbed else []
@@ -295,8 +303,8 @@ def _next(comparison: Comparison, groups: dict[str, list[ComparedRow]]) -> list[
     return [f"for a clearer answer: {'; '.join(ways)}."] if ways else []
 
 
-def _margin(comparison: Comparison) -> str:
-    return f"{100 * comparison.margin:g} %"
+def _within(comparison: Comparison) -> str:
+    return least_change(1 + comparison.same_within)
 
 
 # -----------------------------------------------------------------------------

@@ -92,6 +92,33 @@ def test_a_change_beyond_what_a_row_resolves_is_told_and_a_smaller_one_is_not(ma
     assert verdicts(compared(larger, a))[3] == "FASTER"
 
 
+@pytest.mark.parametrize(
+    ("factor", "half_width", "verdict"),
+    [
+        (1.0, 0.003, "SAME"),
+        (1.06, 0.003, "SAME"),
+        (0.94, 0.003, "SAME"),
+        (1.08, 0.003, "UNCLEAR"),  # its interval holds no change, and one beyond the resolution
+        (1.19, 0.003, "UNCLEAR"),
+        (1.21, 0.003, "SLOWER"),
+        (0.82, 0.003, "FASTER"),
+        (1.0, 0.3, "UNCLEAR"),  # a change by a quarter is worth a look
+    ],
+)
+def test_same_is_an_interval_within_the_resolution_of_the_row(
+    row, side, factor, half_width, verdict
+):
+    """Without replicates runs differ by 5 %: a single row resolves 20 %."""
+    a, b = (side(str(time), [row(median=time, half_width=half_width)]) for time in (1.0, factor))
+    comparison = compared(a, b)
+    assert verdicts(comparison) == [verdict]
+    same = verdict == "SAME"
+    assert comparison.same_within == pytest.approx(0.2 if same else MARGIN, abs=0.005)
+    assert any("same within 20 %" in line for line in conclude(comparison)) is same
+    # The way to learn more is one line.
+    assert len(conclude(comparison)) == (1 if verdict in CALLED else 2)
+
+
 def test_on_a_steady_machine_with_replicates_rows_are_the_same(machine):
     here = machine(run_sd=0.001, row_sd=0.002)
     told = [

@@ -30,7 +30,7 @@ def test_the_levels_of_a_breakdown_are_rows(side):
     sides = side("a"), side("b", 2.0)
     rows = {row.b.kind: row for row in compare(*sides, match(*sides)).rows}
     assert rows["breakdown alone"].verdict == "SLOWER"
-    assert rows["breakdown native"].verdict == "UNCLEAR"
+    assert rows["breakdown native"].verdict == "SAME"
     assert 1.05 < rows["breakdown native"].estimate.resolution < 1.5
     assert "breakdown limit" not in rows
 
