@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from pydlbench.backends.capabilities import Capabilities
@@ -72,14 +72,11 @@ def _entries(
     describe: Callable[[str, str], dict[str, Any]],
     named: bool,
 ) -> list[dict[str, Any]]:
-    entries = []
-    for device in devices:
-        kind = device.partition(":")[0]
-        if kind in capabilities.devices:
-            entries.append(_entry(capabilities, device, kind, describe))
-    if not entries and not named:  # for GPUs only, without a GPU
-        entries.append(_entry(capabilities, "cuda:0", "cuda", describe))
-    return entries
+    kinds = {device: device.partition(":")[0] for device in devices}
+    known = {device: kind for device, kind in kinds.items() if kind in capabilities.devices}
+    if not known and not named:  # for GPUs only, without a GPU
+        known = {"cuda:0": "cuda"}
+    return [_entry(capabilities, device, kind, describe) for device, kind in known.items()]
 
 
 def _entry(
@@ -120,29 +117,23 @@ def _start(backend: str, device: str) -> dict[str, Any]:
 
 def _report(entries: list[dict[str, Any]], left_out: list[dict[str, str]]) -> list[Block]:
     """Return the table, and why backends cannot be used or packages are left out."""
-    cells = []
-    for entry in entries:
-        about = entry["about"] or {}
-        name, version = about.get("name"), about.get("version")
-        shown = f"{name} {version}" if name and version else entry["version"] or "-"
-        cells.append(
-            [
-                entry["backend"],
-                entry["device"],
-                shown if entry["usable"] else entry["version"] or "-",
-                ", ".join(entry["modes"]) or "-",
-                ", ".join(entry["precisions"]),
-                "yes" if entry["usable"] else "no",
-            ]
-        )
+    cells = [
+        [
+            entry["backend"],
+            entry["device"],
+            _version(entry),
+            ", ".join(entry["modes"]) or "-",
+            ", ".join(entry["precisions"]),
+            "yes" if entry["usable"] else "no",
+        ]
+        for entry in entries
+    ]
     titles = ["backend", "device", "version", "modes", "precisions", "usable"]
-    missing = []
-    for entry in entries:
-        reason = " ".join(str(entry["reason"]).split())
-        unmentioned = entry["version"] is None and entry["install"] not in reason
-        get = f"; get it with: {entry['install']}" if unmentioned else ""
-        if not entry["usable"]:
-            missing.append(f"{entry['backend']} on {entry['device']}: {reason}{get}")
+    missing = [
+        f"{entry['backend']} on {entry['device']}: {_reason(entry)}"
+        for entry in entries
+        if not entry["usable"]
+    ]
     useless = [
         f"{item['name']} of {item['distribution']} ({item['group']}) is left out: {item['reason']}"
         for item in left_out
@@ -153,6 +144,20 @@ def _report(entries: list[dict[str, Any]], left_out: list[dict[str, str]]) -> li
     command = f"pydlbench layers --shape conv3 --backend {','.join(usable)}"
     headline = Headline([f"{text}: {', '.join(usable)}.", f"next: {command}"] if usable else [])
     return [headline, table, Lines(missing, listed=True), Lines(useless, listed=True)]
+
+
+def _version(entry: Mapping[str, Any]) -> str:
+    """Return the version, beside the name that a usable backend gives itself."""
+    about = entry["about"] or {}
+    own = [about.get(name) for name in ("name", "version")]
+    return " ".join(own) if entry["usable"] and all(own) else entry["version"] or "-"
+
+
+def _reason(entry: Mapping[str, Any]) -> str:
+    """Return why a backend cannot be used, and the command that installs it."""
+    reason = " ".join(str(entry["reason"]).split())
+    unmentioned = entry["version"] is None and entry["install"] not in reason
+    return f"{reason}; get it with: {entry['install']}" if unmentioned else reason
 
 
 SUBCOMMANDS: Final = {"": (BackendsOptions, run)}

@@ -50,23 +50,30 @@ def estimate_report(
     threads = run.device.get("threads")
     # A user's file computes in its own types.
     types = step.recorded.types if step.recorded is not None else ""
-    what = [step.model, f"batch {step.batch}", step.phase, types or step.precision, step.title]
-    where = [device_name(run.device)]
-    where += [quantity(threads, "thread")] if threads else []
-    where += sorted({row.library for row in rows if row.library})
-    where.append("native backend, every layer alone")
-    blocks: list[Block] = [Heading(["  ".join(filter(None, what)), "  ".join(where)])]
-    if step.layers:
-        blocks.insert(0, Headline([*estimate_conclusion(step, rows), *_following(step)]))
-        blocks.append(_table(step, top))
-        blocks += bars("layers", "Where the estimate goes", list(map(_bar, step.groups)))
-        blocks += roofline(run, rows)
-        blocks.append(Facts(_sums(step, rows)))
+    what = (step.model, f"batch {step.batch}", step.phase, types or step.precision, step.title)
+    where = (
+        device_name(run.device),
+        quantity(threads, "thread") if threads else "",
+        *sorted({row.library for row in rows if row.library}),
+        "native backend, every layer alone",
+    )
+    known = (
+        _table(step, top),
+        *bars("layers", "Where the estimate goes", list(map(_bar, step.groups))),
+        *roofline(run, rows),
+        Facts(_sums(step, rows)),
+    )
     missing = group_names((row["reason"], f"{row['layer']} {row['pass']}") for row in step.missing)
     lines = [f"not in the sum: {some_names(names)}: {why}" for why, names in missing.items()]
-    if step.recorded is not None:
-        blocks.append(Lines(list(_recorded(step.recorded)), listed=True))
-    return [*blocks, Lines(lines, alarm=True)]
+    recorded = [] if step.recorded is None else list(_recorded(step.recorded))
+    conclusion = [*estimate_conclusion(step, rows), *_following(step)] if step.layers else []
+    return [
+        Headline(conclusion),
+        Heading(["  ".join(filter(None, words)) for words in (what, where)]),
+        *(known if step.layers else ()),
+        Lines(recorded, listed=True),
+        Lines(lines, alarm=True),
+    ]
 
 
 def _following(step: StepEstimate) -> list[str]:

@@ -11,13 +11,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from pydlbench.devices.gpu.cards import known_cards
+from pydlbench.grouping import group_by
 from pydlbench.records.ledger import StepLedger
 from pydlbench.records.measurement import Measurement
 from pydlbench.records.run import RunRecord
 from pydlbench.report.blocks import Figure
 from pydlbench.report.columns import LEVEL_NAMES
 from pydlbench.report.drawing import LIGHT, WIDTH, series
-from pydlbench.units import format_seconds, number, percent
+from pydlbench.units import format_seconds, holding, known_text, number, percent
 
 _HOW: Final = (
     "Rate of the executed FLOPs over executed FLOPs per byte that has to be moved; both axes "
@@ -54,13 +55,13 @@ def roofline(run: RunRecord, rows: Sequence[Measurement]) -> list[Figure]:
     points = sorted(map(_point, shown), key=lambda point: point["series"] != "native")
     peaks = dict(_peaks(shown))
     memories = dict(_memories(run.device_for(shown[0].threads)))
-    notes = [_HOW]
-    if len({row.pass_ for row in shown}) > 1:
-        notes.append(_HOLLOW)
-    if len(known) > len(shown):
-        notes.append(f"The {len(shown)} slowest rows of {len(known)} are drawn.")
+    notes = {
+        _HOW: True,
+        _HOLLOW: len({row.pass_ for row in shown}) > 1,
+        f"The {len(shown)} slowest rows of {len(known)} are drawn.": len(known) > len(shown),
+    }
     slowest = ". ".join(point["words"] for point in map(_point, shown[:12]))
-    return [_figure(points, peaks, memories, slowest, notes, executed="executed ")]
+    return [_figure(points, peaks, memories, slowest, holding(notes), executed="executed ")]
 
 
 def recorded_roofline(ledger: StepLedger) -> list[Figure]:
@@ -198,17 +199,19 @@ def _axis(low: float, high: float) -> dict[str, Any]:
 
 def _point(row: Measurement) -> dict[str, Any]:
     seconds = row.time.median if row.time else 0.0
-    words = [f"{row.layer} {row.pass_} {row.who} {row.precision}: {format_seconds(seconds)}"]
-    words.append(f"{number(row.tflops_executed)} TFLOP/s")
-    words += [f"{percent(row.roofline.efficiency)} of its roof"] if row.roofline else []
-    words += ["contended"] if row.contended else []
+    words = (
+        f"{row.layer} {row.pass_} {row.who} {row.precision}: {format_seconds(seconds)}",
+        f"{number(row.tflops_executed)} TFLOP/s",
+        known_text(row.roofline, lambda roof: f"{percent(roof.efficiency)} of its roof"),
+        "contended" * row.contended,
+    )
     return {
         "x": row.flops_executed / row.bytes,
         "y": row.tflops_executed,
         "name": row.layer.partition("/")[2] or row.layer,
         "pass": row.pass_,
         "series": row.who,
-        "words": ", ".join(words),
+        "words": ", ".join(filter(None, words)),
     }
 
 
@@ -247,12 +250,9 @@ def _peaks(rows: Sequence[Measurement]) -> Iterator[tuple[str, float]]:
 
 def _memories(device: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     """Yield name and GB/s of the best bandwidth of each memory level."""
-    best: dict[str, float] = {}
-    for bandwidth in device.get("bandwidths") or ():
-        best[bandwidth["level"]] = max(
-            best.get(bandwidth["level"], 0.0), bandwidth["bytes_per_s"] / 1e9
-        )
-    for level, rate in best.items():
+    probed = group_by(device.get("bandwidths") or (), lambda bandwidth: bandwidth["level"])
+    for level, bandwidths in probed.items():
+        rate = max(bandwidth["bytes_per_s"] for bandwidth in bandwidths) / 1e9
         yield f"measured {LEVEL_NAMES.get(level, level)} {number(rate)} GB/s", rate
     facts = device.get("facts")
     if isinstance(facts, Mapping) and (theory := facts.get("memory_bytes_per_s")):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pydlbench.report.blocks import Figure
 from pydlbench.report.drawing import LIGHT, labels, series
-from pydlbench.units import format_seconds, number
+from pydlbench.units import format_seconds, holding, number
 
 if TYPE_CHECKING:
     from pydlbench.records.measurement import TimeSummary
@@ -81,16 +81,19 @@ def samples(rows: Sequence[RowSamples]) -> list[Figure]:
             },
         ],
     }
-    notes = [_HOW]
-    if len(known) > len(shown):
-        notes.append(f"The {len(shown)} slowest rows of {len(known)} with samples are drawn.")
-    if any(len(row.samples) > _MAX_SAMPLES for row in shown):
-        notes.append(f"Up to {_MAX_SAMPLES} samples per row are drawn, evenly spaced in time.")
-    if outside:
-        notes.append(f"{outside} samples lie farther than {reach:.3g} % and stand at the edge.")
+    notes = {
+        _HOW: True,
+        f"The {len(shown)} slowest rows of {len(known)} with samples are drawn.": (
+            len(known) > len(shown)
+        ),
+        f"Up to {_MAX_SAMPLES} samples per row are drawn, evenly spaced in time.": any(
+            len(row.samples) > _MAX_SAMPLES for row in shown
+        ),
+        f"{outside} samples lie farther than {reach:.3g} % and stand at the edge.": outside,
+    }
     text = f"Strips of samples. {'; '.join(map(_words, shown))}."
     title = "Samples, each against its row's median"
-    return [Figure("samples", title, text, " ".join(notes), spec)]
+    return [Figure("samples", title, text, " ".join(holding(notes)), spec)]
 
 
 def _points(row: RowSamples, name: str) -> list[dict[str, Any]]:
