@@ -149,8 +149,9 @@ def _report(entries: list[dict[str, Any]], left_out: list[dict[str, str]]) -> li
 def _version(entry: Mapping[str, Any]) -> str:
     """Return the version, beside the name that a usable backend gives itself."""
     about = entry["about"] or {}
-    own = [about.get(name) for name in ("name", "version")]
-    return " ".join(own) if entry["usable"] and all(own) else entry["version"] or "-"
+    name, version = about.get("name"), about.get("version")
+    own = f"{name} {version}" if entry["usable"] and name and version else ""
+    return own or entry["version"] or "-"
 
 
 def _reason(entry: Mapping[str, Any]) -> str:

@@ -57,12 +57,12 @@ def estimate_report(
         *sorted({row.library for row in rows if row.library}),
         "native backend, every layer alone",
     )
-    known = (
+    known: list[Block] = [
         _table(step, top),
         *bars("layers", "Where the estimate goes", list(map(_bar, step.groups))),
         *roofline(run, rows),
         Facts(_sums(step, rows)),
-    )
+    ]
     missing = group_names((row["reason"], f"{row['layer']} {row['pass']}") for row in step.missing)
     lines = [f"not in the sum: {some_names(names)}: {why}" for why, names in missing.items()]
     recorded = [] if step.recorded is None else list(_recorded(step.recorded))

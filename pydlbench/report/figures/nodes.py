@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.report.blocks import Figure
 from pydlbench.report.drawing import LIGHT, line_spec
-from pydlbench.units import percent, some_names
+from pydlbench.units import holding, percent, some_names
 
 if TYPE_CHECKING:
     from pydlbench.records.fleet import FleetEffect, FleetVerdict
@@ -71,16 +71,22 @@ def nodes(fleet: FleetVerdict) -> list[Figure]:
         if metric.metric in metrics
     )
     names = f"SLOW: {some_names(slow)}. " if slow else "No node is SLOW. "
-    caption = (
+    notes = {
         "Every node is a mark in each strip. The band is the margin of "
-        f"{percent(fleet.beyond)}: SLOW lies beyond it by more than chance gives a whole fleet."
-    )
-    if far > _MAX_EFFECT:
-        caption += " Marks at the edge lie farther out."
-    if len(effects) > _MAX_NODES * len(metrics):
-        caption += f" Each strip shows the {_MAX_NODES} nodes that are farthest out."
+        f"{percent(fleet.beyond)}: SLOW lies beyond it by more than chance gives a whole fleet.": (
+            True
+        ),
+        "Marks at the edge lie farther out.": far > _MAX_EFFECT,
+        f"Each strip shows the {_MAX_NODES} nodes that are farthest out.": (
+            len(effects) > _MAX_NODES * len(metrics)
+        ),
+    }
     text = f"{names}Fastest to slowest node, {'; '.join(spans)}."
-    return [Figure("nodes", f"{len(fleet.nodes)} nodes at a glance", text, caption, spec)]
+    return [
+        Figure(
+            "nodes", f"{len(fleet.nodes)} nodes at a glance", text, " ".join(holding(notes)), spec
+        )
+    ]
 
 
 def _marks(effects: Sequence[FleetEffect], reach: float) -> list[dict[str, Any]]:
