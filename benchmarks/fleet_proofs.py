@@ -37,9 +37,8 @@ from journal import Journal
 from pydlbench.compare.statistics import quantile
 from pydlbench.errors import StoreError
 from pydlbench.fleet.engines import DaskEngine
-from pydlbench.fleet.gather import TABLE, gathered
 from pydlbench.fleet.node import Brought, NodeSlot, Order, store_name
-from pydlbench.fleet.run import FleetPlan, run_rounds, with_reference
+from pydlbench.fleet.run import TABLE, FleetPlan, gathered, run_rounds, with_reference
 from pydlbench.fleet.verdict import judge_visits
 from pydlbench.records.run import RunRecord
 from pydlbench.store.store import Store

@@ -29,8 +29,7 @@ from pydlbench.records.trace import ProgramCall
 from pydlbench.steps.traced import executed_flops, meaning_of_call, moved_bytes
 from pydlbench.timing.statistics import sum_known
 from pydlbench.traces import kernel_names, timeline
-from pydlbench.traces.recorded import RecordedTrace
-from pydlbench.traces.timeline import Activity, StepTimeline
+from pydlbench.traces.timeline import Activity, RecordedTrace, StepTimeline
 
 #: Categories by the kinds of meanings; other kinds are categories themselves.
 _CATEGORIES: Final = {

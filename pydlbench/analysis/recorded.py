@@ -11,7 +11,7 @@ from pydlbench.calls.meaning import LayerPass, Meaning
 from pydlbench.grouping import group_by
 from pydlbench.records.trace import ProgramCall
 from pydlbench.steps.traced import meaning_of_call, precision_of
-from pydlbench.traces.recorded import RecordedTrace
+from pydlbench.traces.timeline import RecordedTrace
 from pydlbench.words import TYPE_PRECISIONS
 
 #: The largest problems, which make this share of the time, are timed one by one; others are named.

@@ -186,7 +186,7 @@ def _compare_fleets(args: CompareOptions, runs: Sequence[Loaded], outputs: Outpu
     Raises:
         UsageError: only one of them is a fleet's, or they have no node in common.
     """
-    from pydlbench.fleet.gather import TABLE
+    from pydlbench.fleet.run import TABLE
     from pydlbench.fleet.verdict import compare_fleets
     from pydlbench.report.fleet import fleet_comparison, judge_changes
 

@@ -16,7 +16,7 @@ from pydlbench.cli.steps import USER_MODEL_OPTIONS, ModelTask, StepOptions, Step
 from pydlbench.compare.models import change_of, compare_models
 from pydlbench.errors import UsageError
 from pydlbench.models.user_model import defines, is_onnx, is_user_model
-from pydlbench.records.change import ModelChange
+from pydlbench.records.agreement import ModelChange
 from pydlbench.records.run import RunRecord
 from pydlbench.records.step import StepRecord, StepSpec
 from pydlbench.report.blocks import Block, Lines

@@ -406,7 +406,7 @@ def _create(path: Path) -> None:
 
 def _collect(args: CollectOptions, outputs: Outputs) -> str:
     """Store the results in a folder as a run of a fleet, and return its id."""
-    from pydlbench.fleet.gather import TABLE, collected, visit_key
+    from pydlbench.fleet.run import TABLE, collected, visit_key
     from pydlbench.store.entry import Entry
     from pydlbench.store.store import Store
 
@@ -442,7 +442,7 @@ def judged(run: Loaded, beyond: float = _MARGIN, model: str | None = None) -> Fl
     Raises:
         UsageError: no visit is complete, or no metric is a step of the model.
     """
-    from pydlbench.fleet.gather import TABLE
+    from pydlbench.fleet.run import TABLE
     from pydlbench.fleet.verdict import judge_visits
     from pydlbench.records.fleet import FleetVerdict
 

@@ -23,7 +23,7 @@ from pydlbench.records.trace import ProgramCall
 from pydlbench.report.exports.tritonbench import write_calls
 from pydlbench.steps.traced import meaning_of_call, precision_of
 from pydlbench.traces.files import is_recorded, read
-from pydlbench.traces.recorded import RecordedTrace
+from pydlbench.traces.timeline import RecordedTrace
 
 # -----------------------------------------------------------------------------
 # ``layers --shape @FILE``: the layers of a recorded step.

@@ -24,7 +24,7 @@ from pydlbench.cli.terminal import ProgressLine
 from pydlbench.errors import UsageError, nearest
 from pydlbench.report.blocks import Block
 from pydlbench.runner.tasks import Result, Task, TaskRow
-from pydlbench.traces.recorded import RecordedTrace
+from pydlbench.traces.timeline import RecordedTrace
 from pydlbench.units import quantity
 
 if TYPE_CHECKING:
@@ -264,8 +264,7 @@ def report_of(ledgers: Sequence[StepLedger], *, everything: bool = False) -> lis
         ledgers: of the recordings.
         everything: show all modules, calls and differences.
     """
-    from pydlbench.analysis.ledger_difference import compare_ledgers
-    from pydlbench.analysis.ranks import are_ranks, compare_ranks
+    from pydlbench.analysis.ledger_difference import are_ranks, compare_ledgers, compare_ranks
     from pydlbench.report.trace import comparison_report, ranks_report, trace_report
 
     blocks: list[Block] = []
@@ -280,8 +279,7 @@ def report_of(ledgers: Sequence[StepLedger], *, everything: bool = False) -> lis
 
 def document_of(ledgers: Sequence[StepLedger]) -> dict[str, Any]:
     """Return the results of a JSON object: the ledgers, what differs, and the ranks' skew."""
-    from pydlbench.analysis.ledger_difference import compare_ledgers
-    from pydlbench.analysis.ranks import are_ranks, compare_ranks
+    from pydlbench.analysis.ledger_difference import are_ranks, compare_ledgers, compare_ranks
 
     if len(ledgers) < 2:
         return {"recorded": ledgers[0].to_dict() if ledgers else None}

@@ -11,7 +11,7 @@ import msgspec
 
 from pydlbench.compare.environment import Difference
 from pydlbench.compare.rows import Matching, Side, SideRow
-from pydlbench.records.change import ModelChange
+from pydlbench.records.agreement import ModelChange
 from pydlbench.records.comparison import (
     CompareDocument,
     ComparisonEstimate,

@@ -11,7 +11,7 @@ from pydlbench.analysis.ledger_difference import compare_steps
 from pydlbench.compare.comparison import Comparison
 from pydlbench.compare.interleaved import RerunPair, RerunSide, compare_interleaved
 from pydlbench.compare.rows import Matching, Pair, side_of_documents
-from pydlbench.records.change import ModelChange, StepAgreement
+from pydlbench.records.agreement import ModelChange, StepAgreement
 from pydlbench.records.run import RunRecord
 from pydlbench.records.step import StepRecord
 

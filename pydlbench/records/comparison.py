@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from pydlbench.records.change import ModelChange
+from pydlbench.records.agreement import ModelChange
 from pydlbench.records.record import Document, Record, one_of, shown
 from pydlbench.units import format_seconds, number
 

@@ -7,8 +7,7 @@ from typing import Final
 
 from pydlbench.compare.comparison import FASTER, SAME, SLOWER, Comparison
 from pydlbench.grouping import sum_by
-from pydlbench.records.agreement import OUTPUT
-from pydlbench.records.change import ModelChange, StepAgreement
+from pydlbench.records.agreement import OUTPUT, ModelChange, StepAgreement
 from pydlbench.records.comparison import least_change, ratio_text
 from pydlbench.records.ledger import LedgerDifference
 from pydlbench.records.record import columns_of

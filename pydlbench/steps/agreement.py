@@ -19,8 +19,7 @@ from pydlbench.backends.steps.inputs import (
     saved_results,
 )
 from pydlbench.backends.steps.user_model import DRAWS
-from pydlbench.records.agreement import DISTURBANCE, OUTPUT, TOLERANCE, Agreement
-from pydlbench.records.change import StepAgreement
+from pydlbench.records.agreement import DISTURBANCE, OUTPUT, TOLERANCE, Agreement, StepAgreement
 from pydlbench.records.step import StepFacts, StepPreparation, StepSpec
 from pydlbench.runner.session import Session
 from pydlbench.steps.run import prepare_step

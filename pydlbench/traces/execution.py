@@ -15,8 +15,7 @@ from pydlbench.calls.value import bytes_of_type
 from pydlbench.errors import UsageError
 from pydlbench.records.trace import ProgramCall
 from pydlbench.traces.outermost import OperatorEvent, visit
-from pydlbench.traces.recorded import RecordedTrace
-from pydlbench.traces.timeline import sequence_of_calls
+from pydlbench.traces.timeline import RecordedTrace, sequence_of_calls
 from pydlbench.traces.torch_calls import DTYPES, read_schema, tensor, write_signature
 
 _TENSOR: Final = re.compile(r"Tensor\((.+)\)")

@@ -15,7 +15,7 @@ from pydlbench.backends.frameworks.verbose import MARKS
 from pydlbench.errors import UsageError, nearest_file
 from pydlbench.traces import chrome, execution, logs, pytorch, xplane
 from pydlbench.traces.events import ChromeEvent
-from pydlbench.traces.recorded import RecordedTrace
+from pydlbench.traces.timeline import RecordedTrace
 
 #: Bytes of a file, unpacked.
 LARGEST: Final = 512 << 20

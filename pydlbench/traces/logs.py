@@ -7,8 +7,7 @@ from typing import Final
 from pydlbench.backends.frameworks.verbose import MARKS, parse_line
 from pydlbench.errors import UsageError
 from pydlbench.records.trace import ProgramCall
-from pydlbench.traces.recorded import RecordedTrace
-from pydlbench.traces.timeline import sequence_of_calls
+from pydlbench.traces.timeline import RecordedTrace, sequence_of_calls
 
 #: Characters of a line; a problem takes a few hundred.
 _LONGEST: Final = 10_000

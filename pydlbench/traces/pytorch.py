@@ -33,8 +33,7 @@ from pydlbench.traces.outermost import (
     is_gradient,
     visit,
 )
-from pydlbench.traces.recorded import RecordedTrace
-from pydlbench.traces.timeline import Activity, Origin, TimeSpan, Wait, split_steps
+from pydlbench.traces.timeline import Activity, Origin, RecordedTrace, TimeSpan, Wait, split_steps
 from pydlbench.traces.torch_calls import DTYPES, tensor, write_signature
 from pydlbench.units import format_seconds
 

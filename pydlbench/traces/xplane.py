@@ -20,8 +20,14 @@ import msgspec
 
 from pydlbench.errors import UsageError
 from pydlbench.traces import kernel_names, timeline
-from pydlbench.traces.recorded import RecordedTrace
-from pydlbench.traces.timeline import Activity, Origin, StepTimeline, TimeSpan, split_steps
+from pydlbench.traces.timeline import (
+    Activity,
+    Origin,
+    RecordedTrace,
+    StepTimeline,
+    TimeSpan,
+    split_steps,
+)
 
 _ENDING: Final = ".xplane.pb"
 _DEVICE: Final = "/device:"

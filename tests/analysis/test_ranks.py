@@ -6,7 +6,7 @@ import pytest
 from invented_profile import MM, launched, step, write
 
 from pydlbench.analysis.ledger import ledger_of
-from pydlbench.analysis.ranks import are_ranks, compare_ranks
+from pydlbench.analysis.ledger_difference import are_ranks, compare_ranks
 from pydlbench.traces.files import read
 
 

@@ -11,7 +11,7 @@ from invented_runs import RUN
 
 from pydlbench.cli import main
 from pydlbench.fleet import node
-from pydlbench.fleet.gather import TABLE, visit_key
+from pydlbench.fleet.run import TABLE, visit_key
 from pydlbench.records.run import RunRecord
 from pydlbench.store.entry import Entry
 from pydlbench.store.store import Store

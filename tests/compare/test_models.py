@@ -6,8 +6,7 @@ from pydlbench.cli.compare_models import read_task
 from pydlbench.cli.compare_options import CompareOptions
 from pydlbench.compare.models import change_of, compare_models
 from pydlbench.errors import UsageError
-from pydlbench.records.agreement import Agreement
-from pydlbench.records.change import StepAgreement
+from pydlbench.records.agreement import Agreement, StepAgreement
 from pydlbench.records.comparison import CompareDocument
 from pydlbench.records.measurement import TimeSummary
 from pydlbench.records.step import StepRecord, StepSpec

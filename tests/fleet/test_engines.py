@@ -24,9 +24,8 @@ from pydlbench.fleet.engines import (
     _answered_slots,
     open_engine,
 )
-from pydlbench.fleet.gather import TABLE
 from pydlbench.fleet.node import NodeSlot, Order, store_name
-from pydlbench.fleet.run import FleetPlan, run_rounds
+from pydlbench.fleet.run import TABLE, FleetPlan, run_rounds
 from pydlbench.store.store import Store
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from invented_runs import RUN, step_record
 
 from pydlbench.cli.parser import read
 from pydlbench.errors import StoreError, UsageError
-from pydlbench.fleet.gather import collected, gathered
+from pydlbench.fleet.run import collected, gathered
 from pydlbench.records.user_model import UserInput, UserModelSpec
 from pydlbench.store.entry import Entry
 from pydlbench.store.store import Store

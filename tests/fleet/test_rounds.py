@@ -16,9 +16,8 @@ from invented_runs import RUN
 from pydlbench.errors import StoreError, UsageError, WorkerError
 from pydlbench.fleet import run
 from pydlbench.fleet.engines import Finished
-from pydlbench.fleet.gather import TABLE
 from pydlbench.fleet.node import Brought, NodeSlot, Order
-from pydlbench.fleet.run import FleetPlan, run_rounds, with_reference
+from pydlbench.fleet.run import TABLE, FleetPlan, run_rounds, with_reference
 from pydlbench.store.store import Store
 
 if TYPE_CHECKING:
