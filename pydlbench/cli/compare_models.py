@@ -198,21 +198,20 @@ class ModelsTask(ModelTask, StepsTask):
             return Result("change", change.to_dict(), key=key, detail=change)
 
         yield changed(ModelChange(results=results, untraced="the run ended before"))
-        answers: list[Result] = []
-        for records in runs_in_turn(
+        answers: dict[int, Result] = {}
+        for index, record in runs_in_turn(
             *(specs, session),
             preparation=StepPreparation(checks=False),
             trace=True,
             progress=view.advance,
         ):
-            yield changed(change_of(records[0], records[1], results))
-            answers = [
-                Result("step", record.to_dict(), row, detail=record, so_far=True)
-                for row, record in zip(self.rows, records, strict=True)
-            ]
-            yield from answers
-        for final in answers:
-            yield replace(final, so_far=False)
+            document = record.to_dict()
+            answers[index] = Result("step", document, self.rows[index], detail=record, so_far=True)
+            if len(answers) == len(specs):
+                yield changed(change_of(answers[0].detail, answers[1].detail, results))
+            yield answers[index]
+        for index in range(len(specs)):
+            yield replace(answers[index], so_far=False)
 
 
 def _comparison(

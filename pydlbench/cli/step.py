@@ -215,21 +215,19 @@ class StepTask(ModelTask, StepsTask):
             view.advance(0, len(cases), f"{cases[0].label}: agreement")
             yield Result("agreement", _compare(session, cases))
         visits = None if self.width is None else planned_rounds(view.store(), cases, self.width)
-        results: list[Result] = []
-        for records in runs_in_turn(
+        results: dict[int, Result] = {}
+        for index, record in runs_in_turn(
             *(cases, session),
             visits=visits,
             preparation=StepPreparation(checks=self.checks),
             trace=self.trace,
             progress=view.advance,
         ):
-            results = [
-                Result("step", record.to_dict(), row, detail=record, so_far=True)
-                for row, record in zip(self.rows, records, strict=True)
-            ]
-            yield from results
-        for result in results:
-            yield replace(result, so_far=False)
+            document = record.to_dict()
+            results[index] = Result("step", document, self.rows[index], detail=record, so_far=True)
+            yield results[index]
+        for index in range(len(cases)):
+            yield replace(results[index], so_far=False)
 
     def refused(self, row: TaskRow, status: str, reason: str) -> Result:
         """Return a step's record without numbers."""

@@ -58,9 +58,9 @@ def run(step: StepSpec, session: Session) -> StepRecord:
 
 
 def run_in_turn(steps: Sequence[StepSpec], session: Session, **how: Any) -> list[StepRecord]:
-    """Check steps and time them in turns; see :func:`runs_in_turn`."""
-    *_, records = runs_in_turn(steps, session, **how)
-    return records
+    """Check steps and time them in turns; return a record for each; see :func:`runs_in_turn`."""
+    records = dict(runs_in_turn(steps, session, **how))
+    return [records[index] for index in range(len(steps))]
 
 
 def runs_in_turn(
@@ -71,7 +71,7 @@ def runs_in_turn(
     preparation: StepPreparation | None = None,
     trace: bool = False,
     progress: Callable[[int, int, str], None] = lambda *_: None,
-) -> Iterator[list[StepRecord]]:
+) -> Iterator[tuple[int, StepRecord]]:
     """Check steps, then time them in turns, so that drift affects all alike.
 
     Each visit of a step has a new process, in which nothing else ran: memory that a process has
@@ -87,14 +87,17 @@ def runs_in_turn(
         progress: called with the number of visits done, that of all visits, and what comes next.
 
     Yields:
-        A record for each, in the order given: once all were visited, and after each later visit.
+        After each visit the index of the visited step and its record so far; after an interrupted
+        visit those of all steps that have a time.
     """
     visits = visits or session.options.repetitions or LEAST_ROUNDS
     turns = _Turns(steps, session, preparation or StepPreparation(), visits, trace=trace)
     try:
-        while turns.visit(progress):
-            if turns.answered:
-                yield turns.records()
+        while (index := turns.visit(progress)) is not None:
+            yield index, turns.record(index)
+    except KeyboardInterrupt:  # the visit that it ended may have samples
+        yield from ((index, turns.record(index)) for index in turns.timed)
+        raise
     finally:
         turns.close()
 
@@ -176,14 +179,14 @@ class _Turns:
             with contextlib.suppress(BackendMissingError, UnsupportedError):
                 session.processor(device)
 
-    def visit(self, progress: Callable[[int, int, str], None]) -> bool:
-        """Prepare the next step, and sample it; return false if no visit is left.
+    def visit(self, progress: Callable[[int, int, str], None]) -> int | None:
+        """Prepare the next step, sample it, and return its index; None if no visit is left.
 
         Args:
-            progress: see :func:`run_in_turn`.
+            progress: see :func:`runs_in_turn`.
         """
         if not self._pending:
-            return False
+            return None
         session = self._start()
         number, index = self._pending.popleft()
         step = self._steps[index]
@@ -200,13 +203,13 @@ class _Turns:
             if isinstance(error, ValueError):  # a wrong option, not a failed row
                 raise
             self._lose(index, error)
-            return True
+            return index
         with releasing([kernel]):
             traces = self._trace and number == min(1, self._visits - 1)
             if self._sample(index, number, kernel) and traces:
                 progress(done, count, f"{step.label}: traced step")
                 self._traces[index] = trace_step(step, kernel, session)
-        return True
+        return index
 
     def _start(self) -> Session:
         """Return the next visit's session; its process starts with that of the visit after it."""
@@ -243,8 +246,8 @@ class _Turns:
         )
         # Rounds of the same number pair up; in a single visit steps do not take turns.
         first = number if self._visits > 1 else index * rounds
-        errors = self._study.take([subject], first=first, rounds=rounds)
         self._facts.setdefault(index, kernel.facts)
+        errors = self._study.take([subject], first=first, rounds=rounds)
         if subject.size is not None:
             self._sizes[index] = subject.size
         if index in errors:
@@ -264,29 +267,22 @@ class _Turns:
             self._refused[index] = _refused(self._steps[index], self._session, error)
 
     @property
-    def answered(self) -> bool:
-        """Whether each step has a time, or a reason why it has none."""
-        return all(
-            index in self._refused or index in self._study.table
-            for index in range(len(self._steps))
-        )
+    def timed(self) -> list[int]:
+        """The indices of the steps that have a time so far."""
+        return [index for index in range(len(self._steps)) if index in self._study.table]
 
-    def records(self) -> list[StepRecord]:
-        """Return a record for each step, in the order given."""
-        records = []
-        for index, step in enumerate(self._steps):
-            if index in self._refused:
-                records.append(self._refused[index])
-                continue
-            series = self._study.table.series(index)
-            record = record_of(step, self._session, self._facts[index], series)
-            if why := self._ended.get(index):
-                words = f"a repetition failed, the row has {series.preparations}: {why}"
-                record = msgspec.structs.replace(record, warnings=(*record.warnings, words))
-                if self._trace:
-                    record = msgspec.structs.replace(record, untraced=why)
-            records.append(msgspec.structs.replace(record, **self._traces.get(index, {})))
-        return records
+    def record(self, index: int) -> StepRecord:
+        """Return the record of a visited step."""
+        if index in self._refused:
+            return self._refused[index]
+        series, step = self._study.table.series(index), self._steps[index]
+        record = record_of(step, self._session, self._facts[index], series)
+        if why := self._ended.get(index):
+            words = f"a repetition failed, the row has {series.preparations}: {why}"
+            record = msgspec.structs.replace(record, warnings=(*record.warnings, words))
+            if self._trace:
+                record = msgspec.structs.replace(record, untraced=why)
+        return msgspec.structs.replace(record, **self._traces.get(index, {}))
 
 
 def record_of(step: StepSpec, session: Session, facts: StepFacts, samples: Series) -> StepRecord:

@@ -66,7 +66,7 @@ class FakeSession:
 
     def run_in_turn(
         self, cases: Any, _: Any, *, visits: Any, preparation: Any, trace: bool, progress: Any
-    ) -> Iterator[list[StepRecord]]:
+    ) -> Iterator[tuple[int, StepRecord]]:
         if len(self.groups) == self.interrupt_at:
             raise KeyboardInterrupt
         progress(0, len(cases), cases[0].label)
@@ -74,7 +74,7 @@ class FakeSession:
         self.checks.append(preparation.checks)
         self.visits.append(visits)
         self.traces.append(trace)
-        yield [self._record(case, preparation.checks) for case in cases]
+        yield from enumerate(self._record(case, preparation.checks) for case in cases)
 
     def _record(self, case: Any, checks: bool) -> StepRecord:
         for key in (case.mode, case.device):

@@ -99,16 +99,16 @@ class Sessions(InventedSession):
         preparation: StepPreparation,
         trace: bool,
         progress: Any,
-    ) -> Iterator[list[StepRecord]]:
+    ) -> Iterator[tuple[int, StepRecord]]:
         assert session is self
         assert preparation.checks
         assert trace
         assert visits is None
         progress(0, len(cases), cases[0].label)
-        found = []
-        for case in cases:
+        for index, case in enumerate(cases):
             self.begin(case.label)
-            found.append(
+            yield (
+                index,
                 StepRecord(
                     spec=case,
                     status="ok",
@@ -117,9 +117,8 @@ class Sessions(InventedSession):
                     samples_s=(0.1, 0.11),
                     threads=2,
                     library="torch 1",
-                )
+                ),
             )
-        yield found
 
     def broken_down(self, case: Any, _session: Any, **settings: Any) -> Any:
         settings["advance"](0, 1, "calls")

@@ -123,6 +123,27 @@ def test_a_refused_step_has_no_further_visit(monkeypatch):
     assert log.count("refused") == 1
 
 
+@pytest.mark.usefixtures("prepared")
+@pytest.mark.parametrize("visit", [2, 3])
+def test_steps_have_their_records_when_a_later_one_is_interrupted(monkeypatch, visit):
+    prepare, prepared = run.prepare_step, []
+
+    def interrupted(*arguments, **how):
+        prepared.append(prepare(*arguments, **how))
+        if len(prepared) == visit:
+            raise KeyboardInterrupt
+        return prepared[-1]
+
+    monkeypatch.setattr(run, "prepare_step", interrupted)
+    cases = [StepSpec(model="mnist", batch=batch) for batch in (4, 5)]
+    found, turns = {}, run.runs_in_turn(cases, Session(3, []))
+    with pytest.raises(KeyboardInterrupt):
+        for index, record in turns:
+            found[index] = record
+    assert sum(record.time.repetitions for record in found.values()) == visit - 1
+    assert [found[index].spec for index in found] == [cases[index] for index in found]
+
+
 # -----------------------------------------------------------------------------
 # How many processes a step has, by what the store knows of it and the width asked for.
 
