@@ -55,6 +55,7 @@ def _complain(error: Exception, code: int) -> int:
     from pydlbench.units import printable
 
     # Messages of libraries may have several lines or unprintable characters.
-    text = printable(" ".join(str(error).split())).removeprefix("pydlbench: ")
+    words = (shortened(word, 400) for word in str(error).split())
+    text = printable(" ".join(words)).removeprefix("pydlbench: ")
     tell(f"pydlbench: {shortened(text, 2000)}")
     return code

@@ -99,7 +99,10 @@ class RunOptions(VerdictOptions):
     )
     file: str | None = argument("FILE", "the TOML file of the sweep", "?")
     on: str = option(
-        "ENGINE", "local (default), dask://HOST:PORT or slurm", group=HOW, default="local"
+        "ENGINE",
+        "local (default), dask://HOST:PORT, tls://HOST:PORT or slurm",
+        group=HOW,
+        default="local",
     )
     slots: str = option(
         "N",

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from pydlbench.errors import StoreError, UsageError
+from pydlbench.errors import UsageError
 
 if TYPE_CHECKING:
     from pydlbench.store.store import Store
@@ -38,8 +38,8 @@ def reading_store(named: str | None) -> Iterator[Store | None]:
         named: value of ``--store``.
 
     Raises:
-        UsageError: a file that was named is missing, or is no store that can be read.
-        StoreError: another one cannot be read.
+        UsageError: a file that was named is missing.
+        StoreError: the file is damaged or not a store.
     """
     from pydlbench.store.place import select_path
     from pydlbench.store.store import Store
@@ -50,11 +50,5 @@ def reading_store(named: str | None) -> Iterator[Store | None]:
             raise UsageError(f"--store {path}: no such file; nearest: leave it out")
         yield None
         return
-    try:
-        store = Store.open(path, readonly=True)
-    except StoreError as error:
-        if by == "--store":
-            raise UsageError(str(error)) from error
-        raise
-    with store:
+    with Store.open(path, readonly=True) as store:
         yield store

@@ -203,15 +203,15 @@ def recorder_of(args: Measuring, kind: str, resume: str | None = None) -> RowRec
             raise UsageError(f"--resume {resume}: nothing is kept; nearest: leave out {by} none")
         return recorder(None)
     make = partial(Store.open, path if by else None)
+    if named:
+        check_writable("--store", str(path))
     if not path.exists():
-        if named:
-            check_writable("--store", str(path))
         return recorder(None, make=make)
     try:
         store = make()
     except StoreError as error:
         if named or resume is not None:
-            raise UsageError(str(error)) from error
+            raise
         tell(f"warning: results are not kept: {error}")
         return recorder(None)
     try:

@@ -238,7 +238,7 @@ def reading_runs(names: Sequence[str]) -> Iterator[None]:
                 f"export {names[0]} --format json"
             ) from error
         raise UsageError(
-            f"{', '.join(files)}: not as a command writes it with --json "
-            f"({type(error).__name__}); nearest: the run itself, or the file written again by "
-            "pydlbench export RUN --format json"
+            f"{', '.join(files)}: not as a command writes it with --json ({type(error).__name__}: "
+            f"{error}); nearest: the run itself, or the file written again by pydlbench export RUN "
+            "--format json"
         ) from error

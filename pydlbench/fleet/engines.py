@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import shlex
 import subprocess
 import time
@@ -33,7 +34,7 @@ from pydlbench.fleet.node import (
 )
 
 _INSTALL: Final = "pip install 'pydlbench[fleet]'"
-_FORMS: Final = "local, dask://HOST:PORT, slurm"
+_FORMS: Final = "local, dask://HOST:PORT, tls://HOST:PORT, slurm"
 _CONNECT_S: Final = 10.0
 # Time limit for closing a client or a cluster, which may wait for a visit to end.
 _CLOSE_S: Final = 10.0
@@ -112,7 +113,7 @@ def open_engine(
     """Return the engine that ``--on`` names.
 
     Args:
-        text: ``local``, ``dask://HOST:PORT`` or ``slurm``.
+        text: ``local``, ``dask://HOST:PORT``, ``tls://HOST:PORT`` or ``slurm``.
         slots: number of sets of cores for ``local``, or ``gpus`` for a slot per GPU.
         nodes: names of nodes for ``slurm``; all nodes of the partition by default.
         options: options of ``sbatch`` for ``slurm``, by submitit's names.
@@ -124,7 +125,7 @@ def open_engine(
     """
     if text == "local":
         return DaskEngine.local(local_slots(slots))
-    if text.startswith("dask://") and len(text) > len("dask://"):
+    if re.match("(dask|tls)://.", text):
         return DaskEngine.reach(text)
     if text == "slurm":
         return SlurmEngine(folder / "jobs", nodes, options or {}, patience_s)
@@ -209,9 +210,14 @@ class DaskEngine:
             UsageError: the scheduler does not answer.
         """
         distributed = _distributed()
-        address = "tcp://" + text.removeprefix("dask://")
+        address = text.replace("dask://", "tcp://")
         try:
             client = distributed.Client(address, timeout=_CONNECT_S)
+        except TypeError as error:  # Dask's, about its settings of TLS
+            raise UsageError(
+                f"--on {text}: {error}; nearest: name certificate and key in Dask's settings, "
+                "distributed.comm.tls"
+            ) from error
         except (OSError, ValueError) as error:
             raise UsageError(
                 f"--on {text}: no scheduler answers within {_CONNECT_S:g} s; nearest: start one "

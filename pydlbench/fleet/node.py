@@ -26,6 +26,7 @@ from typing import Final
 from pydlbench.devices.cpu.affinity import format_cpus
 from pydlbench.errors import PydlbenchError, StoreError, WorkerError
 from pydlbench.store.store import Store
+from pydlbench.workers.environment import is_private
 
 #: Where the locks of a node lie: all users of the node see it, and it is empty after a boot.
 LOCKS: Path = Path("/dev/shm") if Path("/dev/shm").is_dir() else Path(tempfile.gettempdir())  # noqa: S108 - as the comment says
@@ -260,8 +261,10 @@ def exclusive(slot: NodeSlot, wait_s: float) -> Iterator[tuple[int, ...]]:
 
 def _opened(path: Path) -> int:
     """Open a lock file, which may be another user's; its content does not matter."""
+    # A link is refused, and a pipe in its place does not block.
+    reading = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        return os.open(path, reading)
     except FileNotFoundError:
         with contextlib.suppress(FileExistsError):
             fresh = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
@@ -269,16 +272,18 @@ def _opened(path: Path) -> int:
                 os.fchmod(fresh, 0o644)  # other users have to open it, whatever the umask is
             finally:
                 os.close(fresh)
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        return os.open(path, reading)
 
 
 def _folder(order: Order) -> Path:
     if order.folder is not None:
         return Path(order.folder)
-    path = Path(tempfile.gettempdir()) / f"pydlbench-fleet-{os.getuid()}" / order.fleet
-    path.mkdir(parents=True, exist_ok=True, mode=0o700)
-    if path.parent.stat().st_uid != os.getuid():
-        raise WorkerError(f"{path.parent}: belongs to another user; set TMPDIR")
+    own = Path(tempfile.gettempdir()) / f"pydlbench-fleet-{os.getuid()}"
+    own.mkdir(exist_ok=True, mode=0o700)
+    if not is_private(own):
+        raise WorkerError(f"{own}: another user's, or others may write to it; set TMPDIR")
+    path = own / order.fleet
+    path.mkdir(exist_ok=True, mode=0o700)
     return path
 
 

@@ -15,8 +15,9 @@ import msgspec
 from pydlbench.records.record import Record, one_of, shown
 from pydlbench.units import cut
 
-#: States of a run. ``killed`` is never stored: it is a ``running`` one whose process is gone.
-STATUSES: Final = ("running", "done", "interrupted", "failed", "killed")
+#: States of a run. Two are never stored: ``killed`` is a ``running`` one whose process is gone, and
+#: of a ``damaged`` one the command line or the process that wrote it cannot be read.
+STATUSES: Final = ("running", "done", "interrupted", "failed", "killed", "damaged")
 _PROGRAM: Final = "pydlbench"
 _COMMAND_WIDTH: Final = 60  # characters of a command in lists
 _words = partial(shown, right=False)

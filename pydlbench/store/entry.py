@@ -72,6 +72,11 @@ class Entry:
 
 # Takes 50 us for two kilobytes; the highest level would save another 15 %.
 _LEVEL = 6
+# A store may come from anywhere, and a few kilobytes can unpack to gigabytes. Samples, which are
+# most of a run, are not in documents.
+_MAX_BYTES: Final = 1 << 26
+#: Exceptions of a damaged document that is read; it may also be nested too deeply.
+DAMAGE: Final = (AttributeError, KeyError, OverflowError, RecursionError, TypeError, ValueError)
 
 
 def pack(document: Mapping[str, Any]) -> bytes:
@@ -87,7 +92,10 @@ def unpack(data: bytes) -> dict[str, Any]:
     """
     document: dict[str, Any]
     try:
-        text = zlib.decompress(data)
+        stream = zlib.decompressobj()
+        text = stream.decompress(data, _MAX_BYTES)
+        if not stream.eof:
+            raise ValueError(f"incomplete, or more than {_MAX_BYTES >> 20} MiB unpacked")
         try:
             document = msgspec.json.decode(text)  # much faster than the json module
         except msgspec.DecodeError:  # it has no NaN and no infinities

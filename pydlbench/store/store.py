@@ -15,6 +15,7 @@ from pydlbench.errors import StoreError, UsageError, nearest
 from pydlbench.records.run import RunInfo, RunRecord
 from pydlbench.store.entry import (
     BEING_WRITTEN,
+    DAMAGE,
     LAYER_COLUMNS,
     TABLES,
     UNTIMED,
@@ -27,7 +28,6 @@ from pydlbench.store.entry import (
     this_process,
     unpack,
     unpack_samples,
-    without_controls,
 )
 from pydlbench.store.place import default_path, machine_name, user_path
 from pydlbench.units import printable
@@ -319,16 +319,20 @@ class Reader:
         for run, tag in self._read("SELECT run, tag FROM tags ORDER BY tag"):
             tags.setdefault(run, []).append(tag)
         infos = []
-        for name, created, kind, status, command, machine, writer, count in rows:
-            with self._undamaged(f"run {name}"):
+        for name, created, kind, stored, command, machine, writer, count in rows:
+            status = stored
+            try:
                 words = tuple(_texts(command))
-                gone = is_gone(None if writer is None else json.loads(writer))
+                if is_gone(None if writer is None else json.loads(writer)) and stored == "running":
+                    status = "killed"
+            except DAMAGE:  # the other runs are listed
+                words, status = (), "damaged"
             infos.append(
                 RunInfo(
                     id=name,
                     created_utc=created,
                     kind=kind,
-                    status="killed" if status == "running" and gone else status,
+                    status=status,
                     command=words,
                     machine=printable(machine),
                     tags=tuple(tags.get(name, ())),
@@ -362,17 +366,16 @@ class Reader:
     def _undamaged(self, what: str) -> Iterator[None]:
         try:
             yield
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except DAMAGE as error:
             raise StoreError(
                 f"store {self.path}: {what}: a document is damaged ({error}); others can still "
                 "be read: omit it, or restore the file from a backup"
             ) from error
 
 
-def _texts(words: str) -> list[Any]:
+def _texts(words: str) -> list[str]:
     """Return the words of a stored command line, without control characters."""
-    command: list[Any] = without_controls(json.loads(words))
-    return command
+    return [*map(printable, json.loads(words))]
 
 
 _ENDS = ("done", "interrupted", "failed")

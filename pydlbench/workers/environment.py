@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import re
+import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -57,9 +58,35 @@ def worker_environment(inherited: Mapping[str, str], cpus: Sequence[int]) -> dic
     environment["PYTHONUNBUFFERED"] = "1"
     if (probes := probe_cache_path()) is not None:
         for backend in backends:
-            if backend.code_folder:
-                environment[backend.code_folder] = str(probes.parent / "code" / backend.name)
+            if backend.code_folder and (folder := _code_folder(probes.parent, backend.name)):
+                environment[backend.code_folder] = str(folder)
     return environment
+
+
+def _code_folder(kept: Path, name: str) -> Path | None:
+    """Return the folder for a backend's compiled code, which later processes load and run.
+
+    Args:
+        kept: folder of the file that ``PYDLBENCH_PROBES`` names.
+        name: name of the backend.
+
+    Returns:
+        None if another user may write to one of these folders, or if they cannot be created.
+    """
+    folders = (kept, kept / "code", kept / "code" / name)
+    try:
+        for folder in folders:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return folders[-1] if all(is_private(folder.resolve()) for folder in folders) else None
+    except OSError:
+        return None
+
+
+def is_private(folder: Path) -> bool:
+    """Whether a path is a folder of this user, and no link, that nobody else may write to."""
+    status = folder.lstat()
+    own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
+    return own and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 #: Variables that would make another interpreter import the packages of this one.

@@ -47,8 +47,8 @@ def run(write, words, **changes):
 def test_a_damaged_file_is_one_line(write, capsys, words):
     assert run(write, words, time_s={"median": "text"}) == 2
     (error,) = capsys.readouterr().err.strip().splitlines()
-    assert "bad.json" in error
-    assert "nearest:" in error
+    assert says(error, "bad.json", "nearest:")
+    assert words[0] == "compare" or says(error, "Expected `float", "$.time_s.median")
 
 
 @pytest.mark.parametrize("words", COMMANDS)
@@ -74,6 +74,18 @@ def test_a_row_without_a_usable_time_has_failed(write, capsys, measurement):
     assert run(write, ("compare", "GOOD", "BAD"), time_s=time) == 1
     error = capsys.readouterr().err
     assert says(error, "alexnet/conv3", "inf s", "bad.json")
+
+
+def test_the_same_damage_has_one_exit_code_and_a_long_value_is_cut(store_path, capsys):
+    Store.open(store_path).close()
+    store_path.write_bytes(store_path.read_bytes()[:4096])
+    named = ["--store", str(store_path)]
+    commands = (["runs", *named], ["runs"], ["runs", "show", "last", *named])
+    assert {main([*words]) for words in commands} == {1}
+    measuring = ["layers", "--shape", "conv3", "--batch", "1", "--budget", "0.1"]
+    assert main([*measuring, *named]) == 1
+    assert main(["layers", "--precision", "x" * 5000]) == 2
+    assert max(map(len, capsys.readouterr().err.splitlines())) < 1000
 
 
 STEP = StepRecord(spec=StepSpec(model="mnist", batch=4), status="ok")

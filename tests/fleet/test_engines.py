@@ -85,6 +85,8 @@ def test_a_scheduler_that_does_not_answer_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr("pydlbench.fleet.engines._CONNECT_S", 0.5)
     with pytest.raises(UsageError, match="--on dask://localhost:1: "):
         open_engine("dask://localhost:1", folder=tmp_path)
+    with pytest.raises(UsageError, match=r"--on tls://localhost:1: .*distributed\.comm\.tls"):
+        open_engine("tls://localhost:1", folder=tmp_path)
 
 
 @pytest.mark.parametrize("name", ["distributed", "submitit"])

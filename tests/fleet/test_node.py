@@ -52,6 +52,25 @@ def test_a_slot_is_held_by_one_at_a_time(slot):
         pass
 
 
+def test_what_another_user_puts_in_place_of_a_lock_or_folder_is_refused(
+    slot, tmp_path, monkeypatch
+):
+    lock = node.LOCKS / slot.locks()[0]
+    os.mkfifo(lock)  # opening it would wait for a writer
+    with exclusive(slot, 0):
+        pass
+    lock.unlink()
+    lock.symlink_to(__file__)
+    with pytest.raises(OSError, match="symbolic links"), exclusive(slot, 0):
+        pass
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    own = tmp_path / f"pydlbench-fleet-{os.getuid()}"
+    for make in (lambda: own.symlink_to(node.LOCKS), lambda: own.mkdir() or own.chmod(0o777)):
+        make()
+        assert "others may write" in visit(slot, order(tmp_path, folder=None)).reason
+        own.unlink() if own.is_symlink() else own.rmdir()
+
+
 def test_two_slots_that_share_nothing_do_not_wait(slot):
     with exclusive(slot, 0), exclusive(NodeSlot(name="two", cpus=(4000,), gpu="GPU-1"), 0):
         pass

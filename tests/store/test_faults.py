@@ -5,6 +5,7 @@ import random
 import shutil
 import sqlite3
 import tempfile
+import zlib
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -288,12 +289,40 @@ def test_a_truncated_file_says_how_to_save_the_rest(good, tmp_path, share):
     assert str(caught.value).count(f"'{path}'") == 2  # in two commands to paste
 
 
-@pytest.mark.parametrize("writer", ["5", "{"])
-def test_a_damaged_writer_is_an_error(store, store_path, run_of, writer):
+@pytest.mark.parametrize("column", ["writer", "command"])
+@pytest.mark.parametrize("value", ["5", "{", "[" * 100_000])
+def test_a_damaged_run_is_listed_beside_the_others_and_can_be_deleted(
+    store, store_path, run_of, column, value
+):
+    for number in (0, 1):
+        store.begin(run_of(number), "layers")
+    change = f"UPDATE runs SET {column} = ? WHERE id = ?"
+    raw_store.execute(store_path, change, value, run_of(0).id)
+    assert {info.id: info.status for info in store.runs()} == {
+        run_of(0).id: "damaged",
+        run_of(1).id: "running",
+    }
+    if column == "command":
+        with pytest.raises(StoreError, match=run_of(0).id):
+            store.record(run_of(0).id)
+    store.delete(run_of(0).id)
+    assert len(store.runs()) == 1
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        pytest.param(b'{"a":"' + bytes(1 << 27) + b'"}', id="bomb"),
+        pytest.param(b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}", id="deep"),
+    ],
+)
+def test_a_document_is_bounded_in_bytes_and_depth(store, store_path, run_of, entry, document):
     store.begin(run_of(), "layers")
-    raw_store.execute(store_path, "UPDATE runs SET writer = ?", writer)
-    with pytest.raises(StoreError, match=run_of().id):
-        store.runs()
+    store.add(run_of().id, entry())
+    packed = zlib.compress(document)
+    raw_store.execute(store_path, "UPDATE entries SET document = ?", packed)
+    with pytest.raises(StoreError, match="entry 1"):
+        store.entries(run_of().id)
 
 
 @pytest.mark.parametrize("writer", ["null", '{"host": 1}'])

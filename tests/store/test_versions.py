@@ -17,7 +17,7 @@ def test_another_version_is_refused_and_not_touched(store_path, version, capsys)
     for readonly in (False, True):
         with pytest.raises(StoreError, match=rf"\b{version}\b.*\b{VERSION}\b.*--store"):
             Store.open(store_path, readonly=readonly)
-    assert main(["runs", "--store", str(store_path)]) == 2
+    assert main(["runs", "--store", str(store_path)]) == 1
     assert len(capsys.readouterr().err.splitlines()) == 1
     assert store_path.read_bytes() == before
 

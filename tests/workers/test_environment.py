@@ -1,3 +1,5 @@
+import os
+
 import pytest
 
 from pydlbench.workers.environment import worker_environment
@@ -60,6 +62,22 @@ def test_compiled_code_is_kept_beside_probes_or_not_at_all(monkeypatch, tmp_path
     monkeypatch.setenv("PYDLBENCH_PROBES", str(tmp_path / "probes.json"))
     assert worker_environment({}, [0])["NUMBA_CACHE_DIR"] == str(tmp_path / "code" / "numba")
     monkeypatch.setenv("PYDLBENCH_PROBES", "none")
+    assert "NUMBA_CACHE_DIR" not in worker_environment({}, [0])
+
+
+@pytest.mark.parametrize("name", [".", "code", "code/numba"])
+@pytest.mark.parametrize("how", ["group", "others", "owner"])
+def test_no_compiled_code_is_loaded_from_where_others_may_write(monkeypatch, tmp_path, name, how):
+    monkeypatch.setenv("PYDLBENCH_PROBES", str(tmp_path / "probes.json"))
+    folder = tmp_path / name
+    folder.mkdir(parents=True, exist_ok=True)
+    if how == "owner":
+        try:
+            os.chown(folder, 65534, -1)
+        except PermissionError:
+            pytest.skip("only root can give a folder away")
+    else:
+        folder.chmod(0o720 if how == "group" else 0o702)
     assert "NUMBA_CACHE_DIR" not in worker_environment({}, [0])
 
 
