@@ -43,6 +43,7 @@ from pydlbench.steps.run import prepare_step
 from pydlbench.store.store import Reader
 from pydlbench.timing.chunk import ChunkRequest
 from pydlbench.timing.statistics import median
+from pydlbench.units import holding
 from pydlbench.words import FRAMEWORK_MODES, GPU_FRAMEWORK
 
 #: Default number of processes in which a missing operator is timed.
@@ -452,40 +453,33 @@ def _terms(every: Sequence[RecordedCall], rows: Rows, total_s: float) -> tuple[F
 
 def _reasons(absent: Sequence[RecordedCall], rows: Rows) -> list[str]:
     """Return the rows that a forecast lacks: a sum without them is no forecast."""
-    reasons = []
-    if absent:
-        few = ", ".join(dict.fromkeys(each.operator for each in absent[:4]))
-        profiled = [each.profiled for each in absent if each.profiled is not None]
-        share = f" ({sum(profiled):.1%} of a profiled step)" if len(profiled) == len(absent) else ""
-        reasons.append(
-            f"{len(absent)} operators were not measured{share}: {few}{', ...' * (len(absent) > 4)}"
-        )
-        why = list(
-            dict.fromkeys(
-                rows.refused[each.signature] for each in absent if each.signature in rows.refused
-            )
-        )
-        reasons += why[:2]
-    return reasons
+    if not absent:
+        return []
+    few = ", ".join(dict.fromkeys(each.operator for each in absent[:4]))
+    profiled = [each.profiled for each in absent if each.profiled is not None]
+    share = f" ({sum(profiled):.1%} of a profiled step)" if len(profiled) == len(absent) else ""
+    refused = (rows.refused.get(each.signature) for each in absent)
+    return [
+        f"{len(absent)} operators were not measured{share}: {few}{', ...' * (len(absent) > 4)}",
+        *list(dict.fromkeys(filter(None, refused)))[:2],
+    ]
 
 
 def _notes(
     spec: StepSpec, there: Sequence[RecordedCall], rows: Rows, faults_s: float | None
 ) -> list[str]:
-    notes = []
-    if spec.on_gpu:
-        notes.append("the host's time in modules and autograd, beside its calls, is not included")
-    if spec.own is not None:
-        notes.append("to record its calls the step was run several times, untimed")
-    if faults_s is None and not spec.on_gpu:
-        notes.append("page faults were not counted: they are not in the forecast")
     single = sum(rows.times[call.signature].ci_low is None for call in there)
-    if single:
-        notes.append(f"{single} rows were measured in a single process")
     shared = sum(rows.times[call.signature].disturbed > 0 for call in there)
-    if shared:
-        notes.append(f"other processes used the cores while {shared} rows were measured")
-    return notes
+    notes = {
+        "the host's time in modules and autograd, beside its calls, is not included": spec.on_gpu,
+        "to record its calls the step was run several times, untimed": spec.own is not None,
+        "page faults were not counted: they are not in the forecast": (
+            faults_s is None and not spec.on_gpu
+        ),
+        f"{single} rows were measured in a single process": single,
+        f"other processes used the cores while {shared} rows were measured": shared,
+    }
+    return holding(notes)
 
 
 #: Share of steps that shall lie within the interval of their forecast.

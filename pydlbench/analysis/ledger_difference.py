@@ -20,7 +20,7 @@ from pydlbench.records.ledger import (
     StepLedger,
 )
 from pydlbench.records.step import StepRecord
-from pydlbench.units import format_flops
+from pydlbench.units import format_flops, holding
 
 #: Times of the same kernel that differ by less than this share are the same.
 SAME_SHARE: Final = 0.02
@@ -194,19 +194,20 @@ def compare_ranks(ledgers: Sequence[StepLedger]) -> RankComparison:
     Raises:
         UsageError: one of them has no times.
     """
-    notes = []
     numbers = [ledger.rank for ledger in ledgers]
-    if None in numbers or len(set(numbers)) < len(numbers):
-        notes.append("the files do not name their ranks: they are numbered in the given order")
-        numbers = list(range(len(ledgers)))
+    unnamed = None in numbers or len(set(numbers)) < len(numbers)
+    numbers = list(range(len(ledgers))) if unnamed else numbers
     ordered = sorted(zip(numbers, ledgers, strict=True), key=lambda pair: pair[0] or 0)
     ranks = {number or 0: ledger for number, ledger in ordered}
     steps = min(ledger.steps for ledger in ledgers)
-    if any(ledger.steps != steps for ledger in ledgers):
-        notes.append(f"the files have different numbers of steps: collectives of the first {steps}")
     matched, unmatched_s = _match(ranks, steps)
-    if unmatched_s:
-        notes.append("collectives of one file only are not matched")
+    notes = {
+        "the files do not name their ranks: they are numbered in the given order": unnamed,
+        f"the files have different numbers of steps: collectives of the first {steps}": any(
+            ledger.steps != steps for ledger in ledgers
+        ),
+        "collectives of one file only are not matched": unmatched_s,
+    }
     waits = sum_by((number, wait_s) for each in matched for number, wait_s in _waits(each).items())
     lasts = Counter(map(_last, matched))
     caused = sum_by((_last(each), sum(_waits(each).values())) for each in matched)
@@ -233,7 +234,7 @@ def compare_ranks(ledgers: Sequence[StepLedger]) -> RankComparison:
         collectives=_skews(matched, steps, len(ranks)),
         matched=len(matched),
         unmatched_s=unmatched_s / steps / len(ranks),
-        notes=tuple(notes),
+        notes=tuple(holding(notes)),
     )
 
 

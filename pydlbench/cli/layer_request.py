@@ -15,6 +15,7 @@ from pydlbench.cli.machine import check_threads, device_of
 from pydlbench.cli.terminal import tell
 from pydlbench.cli.values import choices
 from pydlbench.errors import UsageError, nearest
+from pydlbench.grouping import group_by
 from pydlbench.ops.op import Layer
 from pydlbench.runner.tasks import KernelTask, Task, TaskRow
 from pydlbench.words import CPU_PRECISIONS, FUSIONS, GPU_PRECISIONS, LAYOUTS, PASSES
@@ -326,17 +327,14 @@ def _models(names: Sequence[str]) -> Sequence[str]:
 
 def _missing_passes(layers: Sequence[Layer], passes: Sequence[str]) -> tuple[str, ...]:
     """Return a note for each pass that some of the layers do not have."""
-    notes = []
-    for pass_ in passes:
-        without: dict[str, list[str]] = {}
-        for layer in layers:
-            if pass_ not in layer.passes:
-                without.setdefault(_kind_text(layer), []).append(layer.name or layer.problem)
-        notes += [
-            f"{kind} has no {pass_} pass, left out: {', '.join(names)}"
-            for kind, names in without.items()
-        ]
-    return tuple(notes)
+    return tuple(
+        f"{kind} has no {pass_} pass, left out: "
+        f"{', '.join(layer.name or layer.problem for layer in without)}"
+        for pass_ in passes
+        for kind, without in group_by(
+            (layer for layer in layers if pass_ not in layer.passes), _kind_text
+        ).items()
+    )
 
 
 def _kind_text(layer: Layer) -> str:

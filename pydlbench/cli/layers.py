@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pydlbench.cli.layer_options import LayersOptions
 from pydlbench.cli.layer_request import read_request
 from pydlbench.errors import PydlbenchError, UsageError
+from pydlbench.grouping import group_by
 from pydlbench.report.blocks import Block
 from pydlbench.runner.tasks import Task
 
@@ -157,14 +158,16 @@ def _device_warnings(args: LayersOptions, record: RunRecord) -> list[str]:
     if not args.verbose and _is_known(args, record):
         return []
     devices = record.devices()
-    threads_by_text: dict[str, list[str]] = {}
-    for threads, device in (devices or {"": record.device}).items():
-        for item in device.get("warnings") or ():
-            text = "; ".join(filter(None, (item["symptom"], item.get("remedy"))))
-            threads_by_text.setdefault(text, []).append(threads)
+    warnings = (
+        ("; ".join(filter(None, (item["symptom"], item.get("remedy")))), threads)
+        for threads, device in (devices or {"": record.device}).items()
+        for item in device.get("warnings") or ()
+    )
     return [
-        text if len(threads) >= len(devices) else f"{text} (with --threads {','.join(threads)})"
-        for text, threads in threads_by_text.items()
+        text
+        if len(same) >= len(devices)
+        else f"{text} (with --threads {','.join(threads for _, threads in same)})"
+        for text, same in group_by(warnings, lambda pair: pair[0]).items()
     ]
 
 

@@ -8,6 +8,7 @@ from pydlbench.cli.options import BATCH, OP, POOL, JsonOutput, argument
 from pydlbench.cli.output import Outputs
 from pydlbench.cli.terminal import tell
 from pydlbench.cli.values import patterns
+from pydlbench.grouping import group_by
 from pydlbench.ops.op import Layer
 from pydlbench.report.blocks import Block, Lines, TableBlock
 from pydlbench.units import format_flops
@@ -92,9 +93,7 @@ def _summary(layers: list[Layer]) -> list[Block]:
     """Return a line per model with the sums over its layers."""
     from pydlbench.models.catalog import load_entry
 
-    models: dict[str, list[Layer]] = {}
-    for layer in layers:
-        models.setdefault((layer.name or "").partition("/")[0], []).append(layer)
+    models = group_by(layers, lambda layer: (layer.name or "").partition("/")[0])
     cells = [
         [
             name,

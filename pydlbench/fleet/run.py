@@ -16,6 +16,7 @@ from pydlbench.compare.rows import FIELDS, LAYER_KINDS, SideRow, describe, key, 
 from pydlbench.errors import PydlbenchError, StoreError, UsageError
 from pydlbench.fleet.engines import Engine, Finished
 from pydlbench.fleet.node import NodeSlot, Order, store_name
+from pydlbench.grouping import group_by
 from pydlbench.models.user_model import is_onnx
 from pydlbench.records.fleet import FleetVisit
 from pydlbench.records.run import RunRecord
@@ -360,10 +361,7 @@ def _names(rows: Sequence[SideRow]) -> list[str]:
         for row in rows
     ]
     details = [_details(row) for row in rows]
-    alike: dict[str, list[int]] = {}
-    for at, name in enumerate(plain):
-        alike.setdefault(name, []).append(at)
-    times: dict[str, int] = {}
+    alike = group_by(range(len(rows)), plain.__getitem__)
     names = []
     for at, name in enumerate(plain):
         others = [details[other] for other in alike[name]]
@@ -372,10 +370,11 @@ def _names(rows: Sequence[SideRow]) -> list[str]:
             for what, value in details[at].items()
             if any(other.get(what) != value for other in others)
         ]
-        whole = " ".join([name, *words])
-        times[whole] = times.get(whole, 0) + 1  # such as another budget
-        names.append(f"{whole} #{times[whole]}" if times[whole] > 1 else whole)
-    return names
+        names.append(" ".join([name, *words]))
+    times = [names[: at + 1].count(name) for at, name in enumerate(names)]  # another budget
+    return [
+        f"{name} #{count}" if count > 1 else name for name, count in zip(names, times, strict=True)
+    ]
 
 
 def _details(row: SideRow) -> dict[str, str]:

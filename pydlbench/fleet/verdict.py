@@ -29,6 +29,7 @@ from pydlbench.fleet.effects import (
     detectable,
     judge,
 )
+from pydlbench.grouping import group_by
 from pydlbench.records.fleet import (
     FleetChange,
     FleetCommon,
@@ -40,7 +41,7 @@ from pydlbench.records.fleet import (
     FleetStep,
     FleetVerdict,
 )
-from pydlbench.units import format_hz, percent, some_names
+from pydlbench.units import format_hz, holding, percent, some_names
 
 #: Name under which all metrics together are listed.
 WHOLE: Final = "all metrics"
@@ -336,14 +337,12 @@ def _nodes(
     kinds: Sequence[str],
     effects: Sequence[FleetEffect],
 ) -> list[FleetNode]:
-    verdicts: dict[str, set[str]] = {}
-    for effect in effects:
-        verdicts.setdefault(effect.node, set()).add(effect.verdict)
-    by_node: dict[str, list[Mapping[str, Any]]] = {}
-    for visit in visits:
-        by_node.setdefault(visit["node"], []).append(visit)
+    verdicts = {
+        node: {effect.verdict for effect in own}
+        for node, own in group_by(effects, lambda effect: effect.node).items()
+    }
     nodes = []
-    for name, visited in by_node.items():
+    for name, visited in group_by(visits, lambda visit: str(visit["node"])).items():
         failed = [visit for visit in visited if visit["status"] != "ok"]
         last = latest.get(name)
         known = verdicts.get(name, {UNCLEAR})
@@ -482,39 +481,36 @@ def _notes(
     latest: Mapping[str, Mapping[str, Any]], kinds: Sequence[str], mixed: Sequence[str]
 ) -> list[str]:
     """Return notes for the reader: kinds that are not mixed, clocks that disagree."""
-    notes = []
-    members: dict[str, list[str]] = {}
-    for name, visit in latest.items():
-        members.setdefault(visit["kind"], []).append(name)
-    if len(kinds) > 1:
-        notes.append(f"{len(kinds)} kinds of nodes, each compared with its own only")
-        usual = latest[max(members.values(), key=len)[0]]
-        for kind in kinds:
-            visit = latest[members[kind][0]]
-            if visit is usual or visit["kind"] == usual["kind"]:
-                continue
-            differs = [
-                f"{name} {visit['versions'].get(name, 'none')} (the others: {value})"
-                for name, value in usual["versions"].items()
-                if visit["versions"].get(name) != value
-            ]
-            what = ", ".join(differs) or visit["machine"] or "other hardware"
-            notes.append(f"{some_names(members[kind])}: {what}")
-    alone = [names[0] for names in members.values() if len(names) == 1]
-    if alone:
-        notes.append(
-            f"{some_names(alone)}: the only node of its kind, there is nothing to compare with"
-        )
-    for names in members.values():
-        notes += _hosts({name: latest[name].get("host", "") for name in names})
-    if mixed:
-        notes.append(f"{some_names(mixed)}: changed between rounds; only its latest rounds count")
+    members = group_by(latest, lambda name: str(latest[name]["kind"]))
+    usual = latest[max(members.values(), key=len)[0]]
+    others = [kind for kind in kinds if kind != usual["kind"]]
+    alone = some_names([names[0] for names in members.values() if len(names) == 1])
     offsets = {name: visit.get("clock_offset_s", 0.0) for name, visit in latest.items()}
     late = [name for name, offset_s in offsets.items() if abs(offset_s) > _MAX_CLOCK_OFFSET_S]
-    if late:
-        limit = f"{_MAX_CLOCK_OFFSET_S:g} s"
-        notes.append(f"{some_names(late)}: clock differs by more than {limit}; set it by NTP")
-    return notes
+    hosts = [{name: latest[name].get("host", "") for name in names} for names in members.values()]
+    limit = f"{_MAX_CLOCK_OFFSET_S:g} s"
+    notes = (
+        f"{len(kinds)} kinds of nodes, each compared with its own only" if len(kinds) > 1 else "",
+        *(
+            f"{some_names(members[kind])}: {_what(latest[members[kind][0]], usual)}"
+            for kind in others
+        ),
+        f"{alone}: the only node of its kind, there is nothing to compare with" if alone else "",
+        *(note for some in hosts for note in _hosts(some)),
+        f"{some_names(mixed)}: changed between rounds; only its latest rounds count" * bool(mixed),
+        f"{some_names(late)}: clock differs by more than {limit}; set it by NTP" * bool(late),
+    )
+    return list(filter(None, notes))
+
+
+def _what(visit: Mapping[str, Any], usual: Mapping[str, Any]) -> str:
+    """Return how a visit's kind of node differs from the usual one."""
+    differs = (
+        f"{name} {visit['versions'].get(name, 'none')} (the others: {value})"
+        for name, value in usual["versions"].items()
+        if visit["versions"].get(name) != value
+    )
+    return ", ".join(differs) or visit["machine"] or "other hardware"
 
 
 def _hosts(hosts: Mapping[str, str]) -> list[str]:
@@ -670,24 +666,29 @@ def _common(
 
 def _pair_notes(first: Fleet, second: Fleet, nodes: Sequence[str]) -> list[str]:
     """Return notes on nodes with other versions, and on names that belong to another machine."""
-    nodes_by_text: dict[str, list[str]] = {}
-    for name in nodes:
-        old, new = (fleet.latest[name]["versions"] for fleet in (first, second))
-        for library in sorted({*old, *new}):
-            if old.get(library) != new.get(library):
-                text = f"{library} {old.get(library, 'none')} -> {new.get(library, 'none')}"
-                nodes_by_text.setdefault(text, []).append(name)
-    notes = [
-        f"{'all nodes' if len(names) == len(nodes) else some_names(names)}: {text}"
-        for text, names in nodes_by_text.items()
-    ]
+    versions = {
+        name: [fleet.latest[name]["versions"] for fleet in (first, second)] for name in nodes
+    }
+    changes = (
+        (f"{library} {old.get(library, 'none')} -> {new.get(library, 'none')}", name)
+        for name, (old, new) in versions.items()
+        for library in sorted({*old, *new})
+        if old.get(library) != new.get(library)
+    )
+    by_text = group_by(changes, lambda change: change[0])
+    named = {text: [name for _, name in some] for text, some in by_text.items()}
     others = [name for name in second.latest if name in first.latest and name not in nodes]
-    if others:
-        machines = {f"{_machine(first, name)} -> {_machine(second, name)}" for name in others}
-        notes.append(
-            f"{some_names(others)}: another machine, not compared ({'; '.join(sorted(machines))})"
-        )
+    machines = {f"{_machine(first, name)} -> {_machine(second, name)}" for name in others}
+    moved = "; ".join(sorted(machines))
     missing = sorted({*first.names} ^ {*second.names})
-    if missing:
-        notes.append(f"in one of the fleets only, not compared: {some_names(missing)}")
-    return notes
+    notes = {
+        f"{some_names(others)}: another machine, not compared ({moved})": others,
+        f"in one of the fleets only, not compared: {some_names(missing)}": missing,
+    }
+    return [
+        *(
+            f"{'all nodes' if len(names) == len(nodes) else some_names(names)}: {text}"
+            for text, names in named.items()
+        ),
+        *holding(notes),
+    ]

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from pydlbench.grouping import group_by, sum_by
 from pydlbench.records.measurement import MATERIAL, Phase, Precision
 from pydlbench.records.record import Record, shown
 from pydlbench.records.trace import RecordedCall
@@ -119,19 +120,13 @@ class EstimatedLayer(Record, frozen=True, kw_only=True):
 
 def group_layers(layers: Iterable[EstimatedLayer]) -> list[EstimatedLayer]:
     """Merge layers that run the same kernels, in the order of the first ones."""
-    groups: dict[str, list[EstimatedLayer]] = {}
-    for layer in layers:
-        groups.setdefault(layer.like, []).append(layer)
-    return [_merge(group) for group in groups.values()]
+    return list(map(_merge, group_by(layers, lambda layer: layer.like).values()))
 
 
 def _merge(group: list[EstimatedLayer]) -> EstimatedLayer:
     sums = ("time_s", "low", "high", "hot_s", "cold_s", "share")
     known = all(layer.roof_s is not None for layer in group)
-    passes = dict.fromkeys((name for layer in group for name in layer.passes), 0.0)
-    for layer in group:
-        for name, seconds in layer.passes.items():
-            passes[name] += seconds
+    passes = sum_by(item for layer in group for item in layer.passes.items())
     total: dict[str, Any] = {name: sum(getattr(layer, name) for layer in group) for name in sums}
     roof_s = sum(layer.at_roof_s for layer in group) if known else None
     return msgspec.structs.replace(

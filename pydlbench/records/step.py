@@ -109,12 +109,15 @@ class StepSpec(Record, frozen=True, kw_only=True):
         modes = FRAMEWORK_MODES[self.framework]
         if self.mode is None:
             msgspec.structs.force_setattr(self, "mode", modes[0])
-        check_word("--mode", str(self.mode), modes)
-        check_word("--phase", self.phase, PHASES)
-        check_word("--precision", self.precision, PRECISIONS)
-        check_word("--cast", self.cast, CASTS)
-        check_word("--layout", self.layout, (*IMAGE_LAYOUTS, *([AS_BUILT] if self.own else [])))
-        check_word("--feed", self.feed, FEEDS)
+        for option, value, choices in (
+            ("--mode", str(self.mode), modes),
+            ("--phase", self.phase, PHASES),
+            ("--precision", self.precision, PRECISIONS),
+            ("--cast", self.cast, CASTS),
+            ("--layout", self.layout, (*IMAGE_LAYOUTS, *([AS_BUILT] if self.own else []))),
+            ("--feed", self.feed, FEEDS),
+        ):
+            check_word(option, value, choices)
         check_device(self.device)
         if self.batch is not None and self.batch < 1:
             raise UsageError(f"--batch {self.batch}: no images; nearest: 1")

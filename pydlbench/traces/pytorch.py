@@ -22,6 +22,7 @@ from typing import Any, Final, NamedTuple
 
 from pydlbench.calls.value import bytes_of_type
 from pydlbench.errors import UsageError
+from pydlbench.grouping import group_by
 from pydlbench.records.trace import ProgramCall
 from pydlbench.traces import kernel_names, timeline
 from pydlbench.traces.events import ChromeEvent
@@ -35,7 +36,7 @@ from pydlbench.traces.outermost import (
 )
 from pydlbench.traces.timeline import Activity, Origin, RecordedTrace, TimeSpan, Wait, split_steps
 from pydlbench.traces.torch_calls import DTYPES, tensor, write_signature
-from pydlbench.units import format_seconds
+from pydlbench.units import format_seconds, holding
 
 _STEP: Final = "ProfilerStep#"
 _HOST: Final = ("cpu_op", "operator", "user_annotation")
@@ -321,22 +322,24 @@ class _Profile:
         if not windows and timelines:
             notes += _note_on_gap(timelines[0])
         outside_s = sum(activity.seconds for activity in outside)
-        for known, why in (
-            (True, "were launched outside of the profiler's steps"),
-            (False, "have no recorded launch and ran before those of the first step"),
-        ):
-            group = [each for each in outside if (each.launch is not None) is known]
-            if group:
-                group_s = format_seconds(sum(each.seconds for each in group))
-                notes.append(
-                    f"{len(group):,} activities of {group_s} in all {why} and are left out"
-                )
+        launched = group_by(outside, lambda each: each.launch is not None)
+        whys = {
+            True: "were launched outside of the profiler's steps",
+            False: "have no recorded launch and ran before those of the first step",
+        }
+        notes += [
+            f"{len(group):,} activities of {format_seconds(sum(each.seconds for each in group))} "
+            f"in all {why} and are left out"
+            for known, why in whys.items()
+            if (group := launched.get(known))
+        ]
         operators = (e for e in self.events if e.cat.lower() in ("cpu_op", "operator"))
-        if not any(event.noted.shapes for event in operators):
-            notes.append(NO_SHAPES)
         devices = {event.noted.device for event in self.device_events} - {None}
-        if len(devices) > 1:
-            notes.append(f"{len(devices)} devices: their time lines are taken together")
+        other_notes = {
+            NO_SHAPES: not any(event.noted.shapes for event in operators),
+            f"{len(devices)} devices: their time lines are taken together": len(devices) > 1,
+        }
+        notes += holding(other_notes)
         return RecordedTrace(
             source="PyTorch profiler",
             timelines=timelines,
