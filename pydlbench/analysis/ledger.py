@@ -316,7 +316,7 @@ def _limit(
         kernels = [each.name for each in own]
         return limits.of_call(meaning, kernels, sum(each.seconds for each in own))
     known = limit_s(origin.call)
-    why = meaning.flops_missing or "the machine's peaks do not tell it"
+    why = meaning.flops_missing or "no peak of this machine is measured in its type"
     return CallLimit(known, None if known is not None else why)
 
 

@@ -596,7 +596,7 @@ class Layer:
         step = self.pass_of(pass_)
         return self.flops(pass_) if step.executed is None else step.executed(self)
 
-    def bytes(self, pass_: str, itemsize: int) -> int:
+    def bytes(self, pass_: str, itemsize: int | Mapping[str, float]) -> int:
         """Return the least bytes moved: operands are read once, and the result is written once.
 
         Only elements that the result depends on are read (a 1x1 kernel with stride 2 reads a
@@ -606,16 +606,17 @@ class Layer:
 
         Args:
             pass_: Name of one of the layer's passes.
-            itemsize: Bytes per element; float32 roles, labels and indices always have four.
+            itemsize: Bytes per element, perhaps by role; float32 roles, labels and indices always
+                have four.
         """
         step = self.pass_of(pass_)
         elements = {role: math.prod(shape) for role, shape in self.shapes().items()}
         touched = elements | dict(step.touched(self) if step.touched is not None else {})
         wide = self.entry.exact.union(INTEGERS)
-        sizes = {role: _WORD_BYTES if role in wide else itemsize for role in elements}
-        return sum(touched[role] * sizes[role] for role in self.reads(pass_)) + sum(
-            elements[role] * sizes[role] for role in self.writes(pass_)
-        )
+        given = itemsize if isinstance(itemsize, Mapping) else dict.fromkeys(elements, itemsize)
+        sizes = {**given, **dict.fromkeys(wide, _WORD_BYTES)}
+        read = sum(touched[role] * sizes[role] for role in self.reads(pass_))
+        return math.ceil(read + sum(elements[role] * sizes[role] for role in self.writes(pass_)))
 
     def reference(self, tensors: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
         """Return the forward pass in float64.

@@ -30,7 +30,7 @@ from pydlbench.runner.session import Session
 from pydlbench.timing.chunk import ChunkRequest
 from pydlbench.timing.policy import LEAST_ROUNDS
 from pydlbench.timing.statistics import median, median_interval, middle_rounds, sum_known
-from pydlbench.words import TYPE_PRECISIONS
+from pydlbench.words import CPU_PRECISIONS, TYPE_PRECISIONS
 from pydlbench.workers.host import RemoteKernel
 
 # Maximum number of traced steps. At least LEAST_ROUNDS are traced, as many as there are processes.
@@ -410,7 +410,8 @@ def limits_of(
     the first cache is not probed.
     """
     meanings = {call: meaning_of_call(call) for call in calls}
-    wanted = dict.fromkeys(precision_of(meaning) for meaning in meanings.values())
+    found = dict.fromkeys(map(precision_of, meanings.values()))
+    wanted = [precision for precision in found if precision in CPU_PRECISIONS]
     try:
         device = session.devices.cpu(wanted, levels=LEVELS)
         bandwidths = device.levels(LEVELS)
@@ -478,4 +479,6 @@ def moved_bytes(meaning: Meaning) -> int | None:
 def precision_of(meaning: Meaning) -> str:
     """Return the precision of the compute peak that a call is compared with."""
     known = (TYPE_PRECISIONS[dtype] for dtype in meaning.dtypes if dtype in TYPE_PRECISIONS)
-    return next(known, "fp32")
+    # Only products and convolutions have peaks of other types, which are not measured.
+    other = meaning.dtypes[0] if meaning.dtypes and meaning.product_flops else "fp32"
+    return next(known, other)

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from pydlbench.backends.frameworks.verbose import MARKS
+from pydlbench.backends.frameworks.verbose import MARK
 from pydlbench.errors import UsageError, nearest_file
 from pydlbench.traces import chrome, execution, logs, pytorch, xplane
 from pydlbench.traces.events import ChromeEvent
@@ -103,8 +103,7 @@ def _begins_json(data: bytes) -> bool:
 
 
 def _is_log(data: bytes) -> bool:
-    marks = [mark.encode() for mark in MARKS]
-    return any(data.startswith(mark) or b"\n" + mark in data for mark in marks)
+    return re.search(MARK.pattern.encode(), data) is not None
 
 
 def _content(name: str) -> tuple[bytes, tuple[str, ...]]:

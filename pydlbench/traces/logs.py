@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from pydlbench.backends.frameworks.verbose import MARKS, parse_line
+from pydlbench.backends.frameworks.verbose import MARK, parse_line
 from pydlbench.errors import UsageError
 from pydlbench.records.trace import ProgramCall
 from pydlbench.traces.timeline import RecordedTrace, sequence_of_calls
@@ -28,9 +28,11 @@ def read(name: str, text: str, most: int) -> RecordedTrace:
     calls: list[ProgramCall] = []
     seconds: list[float] = []
     torn, on_gpu, libraries = 0, False, dict[str, None]()
-    for number, line in enumerate(text.splitlines(), start=1):
-        if not line.startswith(MARKS):
+    for number, given in enumerate(text.splitlines(), start=1):
+        mark = MARK.search(given)  # servers put names and times of their own before it
+        if mark is None:
             continue
+        line = given[mark.start() :]
         execution = parse_line(line) if len(line) <= _LONGEST else None
         if execution is None:
             torn += ",exec," in line and ",graph,exec," not in line

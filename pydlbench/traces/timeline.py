@@ -30,7 +30,7 @@ NO_LAUNCH: Final = "not known: the launch was not recorded"
 BETWEEN_CALLS: Final = "between calls"
 #: Shapes in signatures of calls, and types in those of oneDNN.
 _SHAPES: Final = re.compile(r"(?:\w\[|\"shape\":\[)([0-9, ]*)\]")
-_TYPES: Final = re.compile(r":((?:bf|f|s|u)\d\w*):")
+_TYPES: Final = re.compile(r"[:_]((?:bf|f|s|u)\d\w*):")
 
 
 class TimeSpan(NamedTuple):

@@ -269,8 +269,9 @@ def test_a_circle_of_nodes_and_torn_lines_are_told(tmp_path):
     recorded = read(written(tmp_path, {"nodes": nodes}))
     assert [one.operator for one in recorded.calls] == ["aten.mm"]
     assert any("2 nodes that nothing calls" in note for note in recorded.notes)
-    recorded = read(written(tmp_path, f"{LINE}\n{LINE.rpartition(',')[0]},soon\n"))
-    assert len(recorded.calls) == 1
+    text = f"worker-0 | {LINE}\n{LINE}\n{LINE.rpartition(',')[0]},soon\n"  # a server's prefix
+    recorded = read(written(tmp_path, text))
+    assert len(recorded.calls) == 2
     assert "1 torn lines were passed over" in recorded.notes
 
 

@@ -32,8 +32,8 @@ _CREATED = re.compile(
 )
 _UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 _DESCRIPTOR = re.compile(r"(\w+?)[_:](?:[a-z]+[0-9]+\w*|undef):[^:]*:[^:]*:(\w*)")
-#: Beginnings of the lines that :func:`parse` reads.
-MARKS = ("onednn_verbose,", "dnnl_verbose,", "MKL_VERBOSE ")
+#: Beginnings of the lines that :func:`parse_line` reads.
+MARK = re.compile("(?:onednn|dnnl)_verbose,|MKL_VERBOSE ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

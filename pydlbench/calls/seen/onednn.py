@@ -32,9 +32,14 @@ _TYPES: Final = {
     "f32": "float32",
     "bf16": "bfloat16",
     "f16": "float16",
+    "f8_e4m3": "float8_e4m3fn",
+    "f8_e5m2": "float8_e5m2",
+    "f4_e2m1": "float4_e2m1fn",
     "s32": "int32",
     "s8": "int8",
     "u8": "uint8",
+    "s4": "int4",
+    "u4": "uint4",
 }
 _TENSOR: Final = re.compile(rf"(?:^| )(\w+?)[_:]({'|'.join(_TYPES)}):")
 _FIELD: Final = re.compile(r"([a-z]+)([0-9]+)")
@@ -94,6 +99,12 @@ class _Line:
     def backward(self) -> bool:
         return self.propagation.startswith("backward")
 
+    @property
+    def arithmetic(self) -> str:
+        """Type of the arithmetic: that of the first tensor, or of the attribute ``fpmath``."""
+        mode = self.words.get("attr-fpmath", "").partition(":")[0]
+        return _TYPES.get(mode, self.dtypes[0])
+
     def shapes(self) -> list[tuple[int, ...]]:
         """Return the sizes of a problem that is written as shapes: ``64x128:128x32``."""
         try:
@@ -133,27 +144,37 @@ def meaning_of(recorded: RecordedCall) -> Meaning:
     return rule(line)
 
 
-def _layer_meaning(layer: Layer, pass_: str, dtype: str, *, training: bool = False) -> Meaning:
-    """Return the meaning of a pass of a layer, with the layer's bytes.
+def _layer_meaning(layer: Layer, pass_: str, dtype: str, line: _Line | None = None) -> Meaning:
+    """Return the meaning of a pass of a layer, with the bytes of the logged tensors.
 
-    Raises:
-        UnsupportedError: the layer computes with integers.
+    Args:
+        layer: the layer, which is left out if the types of its operands differ, or are integers.
+        pass_: the pass.
+        dtype: type of the arithmetic.
+        line: line of the log; None if all tensors have this type.
     """
-    if "float" not in dtype:
-        raise UnsupportedError(f"no layer computes in {dtype}")
-    itemsize = bytes_of_type(dtype)
-    sizes, total = layer.operands(pass_), layer.bytes(pass_, itemsize)
-    writes = sum(sizes[role] for role in layer.writes(pass_)) * itemsize
-    flops = layer.flops(pass_)
+    logged = {role.removeprefix("diff_")[:3]: kind for role, kind in line.tensors} if line else {}
+    read = dict.fromkeys([dtype, *(logged.get(role[:3], dtype) for role in layer.reads(pass_))])
+    sizes = {role: _bytes_of(logged.get(role[:3], dtype)) for role in layer.shapes()}
+    elements, total = layer.operands(pass_), layer.bytes(pass_, sizes)
+    writes = int(sum(elements[role] * sizes[role] for role in layer.writes(pass_)))
+    flops, training = layer.flops(pass_), line is not None and line.training
+    floating = len(read) == 1 and "float" in dtype
     return Meaning(
         kind=_KINDS[layer.entry.key],
-        layers=(LayerPass(layer, pass_, training and layer.entry.training is not None),),
+        layers=(LayerPass(layer, pass_, training and layer.entry.training is not None),)[:floating],
+        layers_missing=None if floating else f"no layer computes in {' and '.join(read)}",
         flops=flops,
         product_flops=flops if layer.multiply_adds else 0,
         reads=max(0, total - writes),
         writes=min(writes, total),
         dtypes=(dtype,),
     )
+
+
+def _bytes_of(dtype: str) -> float:
+    """Return the bytes of one element, a half of four bits."""
+    return 0.5 if dtype.startswith(("int4", "uint4", "float4")) else bytes_of_type(dtype)
 
 
 _KINDS: Final = {
@@ -166,17 +187,25 @@ _KINDS: Final = {
 def _mkl(text: str) -> Meaning:
     """Return the meaning of one of MKL's products, whose matrices are in column-major order.
 
-    The text is ``SGEMM(transpose A, transpose B, m, n, k``, then numbers and addresses.
+    The text is ``SGEMM(transpose A, transpose B, m, n, k``, then numbers and addresses;
+    ``SGEMM_PACK`` has the name of the matrix first, ``SGEMV`` one transposition, m and n.
     """
-    routine = re.match(r"(?:cblas_)?([sd])gemm(?:_pack|_compute)?\((.*)", text, re.IGNORECASE)
-    words = routine[2].rstrip(")").split(",") if routine else []
+    routine = re.match(r"(?:cblas_)?([sd])gem([mv])(_pack)?(?:_compute)?\((.*)", text.lower())
+    words = routine[4].rstrip(")").split(",") if routine else []
     sizes = [int(word) for word in words if word.isdecimal()]
     if routine is None and "batch" in text.lower():
         raise UnsupportedError(f"MKL's {text.partition('(')[0]}: its log has no sizes")
-    if routine is None or len(sizes) < 3:
+    if routine is None or len(sizes) < (3 if routine[2] == "m" else 2):
         raise UnsupportedError(f"MKL's {text.partition('(')[0]}: no rule for this routine")
+    dtype = "float32" if routine[1] == "s" else "float64"
+    if routine[2] == "v":  # a matrix of m rows and n columns, perhaps transposed, and a vector
+        n, k = sizes[:2] if words[0] == "n" else sizes[1::-1]
+        return _layer_meaning(build_layer("gemm", m=1, k=k, n=n), "forward", dtype)
     m, n, k = sizes[:3]
-    dtype = "float32" if routine[1] in "sS" else "float64"
+    if routine[3]:
+        size = k * (m if words[0] == "a" else n) * bytes_of_type(dtype)
+        why = "packing a matrix has no layer"
+        return Meaning(kind="copy", layers_missing=why, reads=size, writes=size, dtypes=(dtype,))
     return _layer_meaning(build_layer("gemm", m=n, k=k, n=m), "forward", dtype)
 
 
@@ -185,15 +214,14 @@ def _mkl(text: str) -> Meaning:
 
 
 def _convolution(line: _Line) -> Meaning:
-    prefix = "deconv:" if line.primitive == "deconvolution" else ""
-    layer = parse_problem(prefix + line.problem)
-    return _layer_meaning(layer, line.pass_, line.dtypes[0], training=line.training)
+    prefix = "deconv:" if line.primitive == "deconvolution" else "conv:"
+    return _layer_meaning(parse_problem(prefix + line.problem), line.pass_, line.arithmetic, line)
 
 
 def _pooling(line: _Line) -> Meaning:
     mode = {"avg": "avg", "avg_include_padding": "avg_p"}.get(line.algorithm, "avg_np")
     layer = parse_problem(line.problem, pool="max" if line.algorithm == "max" else mode)
-    return _layer_meaning(layer, line.pass_, line.dtypes[0], training=line.training)
+    return _layer_meaning(layer, line.pass_, line.arithmetic, line)
 
 
 def _matmul(line: _Line) -> Meaning:
@@ -204,14 +232,11 @@ def _matmul(line: _Line) -> Meaning:
         layer = build_layer("gemm", batch_count=batch, m=m, k=k, n=n)
     else:
         layer = parse_problem(":".join(line.problem.split(":")[:2]))
-    return _layer_meaning(layer, "forward", line.dtypes[0])
+    return _layer_meaning(layer, "forward", line.arithmetic, line)
 
 
 def _inner_product(line: _Line) -> Meaning:
-    sizes = line.sizes()
-    inputs = sizes["ic"] * math.prod(sizes.get(side, 1) for side in ("id", "ih", "iw"))
-    layer = build_layer("gemm", m=sizes["mb"], k=inputs, n=sizes["oc"])
-    return _layer_meaning(layer, line.pass_, line.dtypes[0])
+    return _layer_meaning(parse_problem(f"ip:{line.problem}"), line.pass_, line.arithmetic, line)
 
 
 #: Ops of the table by oneDNN's names of activations.

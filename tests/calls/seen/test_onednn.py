@@ -5,6 +5,8 @@ import pytest
 from pydlbench.backends.frameworks.verbose import parse_line
 from pydlbench.calls.seen import meaning_of
 from pydlbench.records.trace import RecordedCall
+from pydlbench.steps.traced import precision_of
+from pydlbench.words import TYPE_PRECISIONS
 
 NEW = (
     "onednn_verbose,v1,primitive,exec,cpu,{},jit,{},src:{t}:a:blocked:ab::f0 "
@@ -111,9 +113,32 @@ def test_a_reduction_has_the_sum_of_its_source():
     assert (found.kind, found.flops, found.bytes) == ("reduction", 64, 4 * (64 + 4))
 
 
-def test_products_of_whole_numbers_have_no_layer():
-    found = meaning("matmul", ",,4x8:8x2:4x2", "undef", "s8")
-    assert (found.layers, found.layers_missing) == ((), "no layer computes in int8")
+TYPED = (
+    "onednn_verbose,v1,primitive,exec,cpu,matmul,brg,undef,src:{0}::blocked:ab::f0 "
+    "wei:{1}::blocked:ab::f0 dst:{2}::blocked:ab::f0,{3},,8x64:64x32,1"
+)
+
+
+@pytest.mark.parametrize(
+    ("types", "attributes", "arithmetic", "bits", "has_layer"),
+    [
+        (("f32", "f32", "f32"), "attr-fpmath:bf16:true", "bfloat16", (32, 32, 32), False),
+        (("f32", "f32", "f32"), "attr-fpmath:strict", "float32", (32, 32, 32), True),
+        (("f32", "s8", "f32"), "attr-scales:wei:0:f32", "float32", (32, 8, 32), False),
+        (("bf16", "s4", "f32"), "attr-fpmath:bf16:true", "bfloat16", (16, 4, 32), False),
+        (("f8_e4m3", "f8_e4m3", "f32"), "", "float8_e4m3fn", (8, 8, 32), True),
+        (("u8", "s8", "s32"), "attr-scales:src0:0:f32+wei:1:f32", "uint8", (8, 8, 32), False),
+    ],
+)
+def test_each_tensor_has_its_type(types, attributes, arithmetic, bits, has_layer):
+    execution = parse_line(TYPED.format(*types, attributes))
+    found = meaning_of(RecordedCall(signature=execution.signature, operator="matmul"))
+    assert (found.dtypes, bool(found.layers)) == ((arithmetic,), has_layer)
+    assert bool(found.layers_missing) != has_layer
+    assert found.flops == 2 * 8 * 64 * 32
+    elements = (8 * 64, 64 * 32, 8 * 32)
+    assert 8 * found.bytes == sum(size * width for size, width in zip(elements, bits, strict=True))
+    assert precision_of(found) == TYPE_PRECISIONS.get(arithmetic, arithmetic)
 
 
 def test_a_conversion_has_bytes_and_no_layer():
@@ -166,3 +191,20 @@ def test_products_of_mkl_lie_in_columns():
     assert found.flops == 2 * 64 * 32 * 48
     batch = RecordedCall(signature="mkl:SGEMM_BATCH(N,N)", operator="MKL SGEMM_BATCH")
     assert "no sizes" in meaning_of(batch).layers_missing
+
+
+@pytest.mark.parametrize(
+    ("routine", "kind", "flops", "elements"),
+    [
+        ("SGEMM_PACK(A,N,48,64,32", "copy", 0, 2 * 48 * 32),
+        ("cblas_sgemm_pack(B,N,48,64,32", "copy", 0, 2 * 64 * 32),
+        ("SGEMM_COMPUTE(P,N,48,64,32", "product", 2 * 48 * 64 * 32, 48 * 32 + 32 * 64 + 48 * 64),
+        ("SGEMV(N,48,64", "product", 2 * 48 * 64, 48 * 64 + 48 + 64),
+        ("SGEMV(T,48,64", "product", 2 * 48 * 64, 48 * 64 + 48 + 64),
+    ],
+)
+def test_packing_of_mkl_is_a_copy_and_a_matrix_times_a_vector_is_a_product(
+    routine, kind, flops, elements
+):
+    found = meaning_of(RecordedCall(signature=f"mkl:{routine})", operator="MKL"))
+    assert (found.kind, found.flops, found.bytes) == (kind, flops, 4 * elements)
