@@ -18,5 +18,5 @@ CAPABILITIES = Capabilities(
     },
     start_s=(1.0, 8.0),
     settings=("DNNL_", "ONEDNN_", "NVIDIA_TF32_"),
-    recorded=("PYDLBENCH_GATE", "PYDLBENCH_PLAN"),
+    recorded=("PYDLBENCH_GATE", "PYDLBENCH_ONEDNN", "PYDLBENCH_PLAN"),
 )

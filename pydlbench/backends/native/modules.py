@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import os
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
@@ -13,6 +14,11 @@ from pydlbench.errors import BackendMissingError
 
 #: Name by which the module's dependency is listed.
 _ONEDNN: Final = "libdnnl.so.3"
+#: Environment variable with the file of another oneDNN of the same C interface.
+_VARIABLE: Final = "PYDLBENCH_ONEDNN"
+#: ``DNNL_RUNTIME_OMP``: threads are those of OpenMP, whose number and places are set and checked.
+_OPENMP: Final = 2
+_MAJOR: Final = 3
 
 
 def native_module(name: str) -> ModuleType:
@@ -36,6 +42,8 @@ def _import_module(name: str) -> ModuleType:
     Raises:
         ImportError: the module was not built, or cannot be loaded.
     """
+    if name == "_cpu" and (named := os.environ.get(_VARIABLE)):
+        _load_named(named)
     try:
         return importlib.import_module(f"pydlbench.{name}")
     except ImportError as error:
@@ -43,6 +51,36 @@ def _import_module(name: str) -> ModuleType:
             raise
     ctypes.CDLL(path)
     return importlib.import_module(f"pydlbench.{name}")
+
+
+class _Version(ctypes.Structure):
+    """The struct ``dnnl_version_t`` of oneDNN 3."""
+
+    _fields_ = (
+        ("numbers", ctypes.c_int * 3),
+        ("hash", ctypes.c_char_p),
+        ("cpu_runtime", ctypes.c_uint),
+    )
+
+
+def _load_named(path: str) -> None:
+    """Load the oneDNN that the environment names; the module is then linked with it.
+
+    Raises:
+        ImportError: it cannot be loaded, or is not a oneDNN 3 whose threads are those of OpenMP.
+    """
+    try:
+        # Its symbols precede those of the installed one: distributions give it other names.
+        read_version = ctypes.CDLL(path, ctypes.RTLD_GLOBAL).dnnl_version
+        read_version.restype = ctypes.POINTER(_Version)
+        version = read_version().contents
+        if version.numbers[0] != _MAJOR or version.cpu_runtime != _OPENMP:
+            raise OSError("it has another interface, or runs without OpenMP, as builds with SYCL")
+    except (OSError, AttributeError) as error:
+        raise ImportError(
+            f"{_VARIABLE}={path}: {error}; nearest: the {_ONEDNN} of a oneDNN 3 that was built "
+            "with ONEDNN_CPU_RUNTIME=OMP"
+        ) from error
 
 
 def _wheel_library() -> str:
