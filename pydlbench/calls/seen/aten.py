@@ -801,17 +801,6 @@ def _activation(call: AtenCall) -> Meaning:
     )
 
 
-def _adam(call: AtenCall) -> Meaning:
-    """Arguments: weights, gradients, both averages, perhaps maxima, numbers of steps.
-
-    FLOPs: 3 for the first average and 4 for the second, a root, a quotient and a sum, 3 for the
-    weights; decay takes one more on the weights (AdamW), or two on the gradient.
-    """
-    decay = call.keywords.get("weight_decay", 0)
-    per_weight = 13 + (decay != 0) * (1 if "adamw" in call.operator else 2)
-    return _update(call, per_weight + bool(call.keywords.get("amsgrad")), [0, 2, 3, 4])
-
-
 def _update(call: AtenCall, per_weight: int, written: Sequence[int]) -> Meaning:
     values = [value for place in written for value in call[place]]
     return moves.optimizer_update(per_weight, call[0], values, f"{call.operator} has no layer")
@@ -841,7 +830,16 @@ _ELEMENTWISE_RULES: Final[Mapping[str, Callable[[AtenCall], Meaning]]] = {
     "native_dropout": lambda c: elementwise.activation(
         "dropout", c[0].shape, training=True, keep=1 - c[1]
     ),
-    **dict.fromkeys(("_fused_adam", "_fused_adamw"), _adam),
+    **dict.fromkeys(
+        ("_fused_adam", "_fused_adamw"),
+        lambda call: _update(
+            call,
+            13
+            + (call.keywords.get("weight_decay", 0) != 0) * (1 if "adamw" in call.operator else 2)
+            + bool(call.keywords.get("amsgrad")),
+            [0, 2, 3, 4],
+        ),
+    ),
     "_fused_sgd": lambda call: _update(
         call, 2 + 2 * (call.keywords.get("weight_decay", 0) != 0) + 2 * bool(call[2]), [0, 2]
     ),

@@ -252,13 +252,6 @@ def _convolve(
     )
 
 
-def _convolution(call: _TensorFlowCall) -> Meaning:
-    """Inputs: images and filters."""
-    outer = call.result.shape
-    part = _convolve(call, call[0].shape, call[1].shape, outer)
-    return combine([part, *_fused_ops(call, call.images(outer))])
-
-
 def _pooling(call: _TensorFlowCall, mode: str, *, backward: bool = False) -> Meaning:
     """Inputs: images; for gradients of maxima source, result, outer gradient.
 
@@ -344,13 +337,6 @@ def _fused_ops(call: _TensorFlowCall, shape: Sequence[int]) -> list[Meaning]:
 
 # -----------------------------------------------------------------------------
 # Biases, normalisations, softmax, sums.
-
-
-def _bias(call: _TensorFlowCall) -> Meaning:
-    """Inputs: images, or rows of any shape, and a number for each channel."""
-    shape = call.result.shape
-    matrix = math.prod(shape[:-1]), shape[-1]
-    return elementwise.memory_bound("bias", call.images(shape) if len(shape) > 3 else matrix)
 
 
 def _batch_normalisation(call: _TensorFlowCall) -> Meaning:
@@ -449,13 +435,6 @@ def _concat(call: _TensorFlowCall) -> Meaning:
     return moves.concat(values, int((axis.numbers or (0,))[0]))
 
 
-def _gather(call: _TensorFlowCall) -> Meaning:
-    """Inputs: table and indices; for some operators the dimension."""
-    along = call[2].numbers if call.node.operator == "GatherV2" else (0,)
-    whole_rows = along == (0,) and not call.node.get("batch_dims")
-    return moves.gather(call[0], [call[1]], call.result.bytes, rows=whole_rows)
-
-
 def _scatter(call: _TensorFlowCall, values: int, *, table: bool = True) -> Meaning:
     """Inputs: perhaps a table, indices, values.
 
@@ -489,7 +468,13 @@ _RANDOM: Final = (
 #: Rules of operators that libraries compute.
 _LIBRARY_RULES: Final[Mapping[str, Callable[[_TensorFlowCall], Meaning]]] = {
     **dict.fromkeys(
-        ("Conv2D", "Conv3D", "DepthwiseConv2dNative", "PadWithFusedConv2D"), _convolution
+        ("Conv2D", "Conv3D", "DepthwiseConv2dNative", "PadWithFusedConv2D"),
+        lambda call: combine(
+            [
+                _convolve(call, call[0].shape, call[1].shape, call.result.shape),
+                *_fused_ops(call, call.images(call.result.shape)),
+            ]
+        ),
     ),
     **dict.fromkeys(
         (
@@ -537,7 +522,15 @@ RULES: Final[Mapping[str, Callable[[_TensorFlowCall], Meaning]]] = {
     "ResizeBilinearGrad": lambda c: _resize(c, 2, backward=True),
     "ResizeNearestNeighbor": lambda c: _resize(c, 1),
     "ResizeNearestNeighborGrad": lambda c: _resize(c, 1, backward=True),
-    **dict.fromkeys(("BiasAdd", "BiasAddV1"), _bias),
+    **dict.fromkeys(
+        ("BiasAdd", "BiasAddV1"),
+        lambda call: elementwise.memory_bound(
+            "bias",
+            call.images(call.result.shape)
+            if len(call.result.shape) > 3
+            else (math.prod(call.result.shape[:-1]), call.result.shape[-1]),
+        ),
+    ),
     "BiasAddGrad": lambda call: elementwise.channel_sums(
         (call[0].elements // call.result.elements, call.result.elements)
     ),
@@ -594,7 +587,16 @@ RULES: Final[Mapping[str, Callable[[_TensorFlowCall], Meaning]]] = {
     **dict.fromkeys(("Fill", "OnesLike", "ZerosLike"), lambda c: moves.fill(c.result)),
     "Transpose": _transpose,
     "ConcatV2": _concat,
-    **dict.fromkeys(("Gather", "GatherV2", "GatherNd", "ResourceGather"), _gather),
+    **dict.fromkeys(
+        ("Gather", "GatherV2", "GatherNd", "ResourceGather"),
+        lambda call: moves.gather(
+            call[0],
+            [call[1]],
+            call.result.bytes,
+            rows=(call[2].numbers if call.node.operator == "GatherV2" else (0,)) == (0,)
+            and (not call.node.get("batch_dims")),
+        ),
+    ),
     **dict.fromkeys(
         ("ResourceScatterAdd", "TensorScatterAdd", "TensorScatterUpdate"), lambda c: _scatter(c, 2)
     ),

@@ -365,13 +365,6 @@ def _batch_normalised(call: dict[str, Any]) -> None:
         )(call)
 
 
-def _cudnn_statistics(call: dict[str, Any]) -> Any:
-    """Return the statistics of a batch, and the reserved memory in which cuDNN keeps a mask."""
-    weight = call["weight"]
-    operands = (call["input"], weight, weight.new_zeros(weight.shape), None, None)
-    return _aten.cudnn_batch_norm(*operands, True, 0.1, call["epsilon"])[1:]
-
-
 def _softmax(forward: Callable[..., torch.Tensor]) -> _Rule:
     """Return the rule that makes an output the result of a softmax."""
     return _computed(("output",), lambda call: [forward(call["output"].float(), call["dim"])])
@@ -426,7 +419,19 @@ _RULES: Final[dict[str, _Rule]] = {
     "native_batch_norm_backward": _batch_normalised,
     "cudnn_batch_norm": _positive("running_var"),
     "cudnn_batch_norm_backward": _computed(
-        ("save_mean", "save_var", "reserveSpace"), _cudnn_statistics
+        ("save_mean", "save_var", "reserveSpace"),
+        lambda call: _aten.cudnn_batch_norm(
+            *(
+                call["input"],
+                call["weight"],
+                call["weight"].new_zeros(call["weight"].shape),
+                None,
+                None,
+            ),
+            True,
+            0.1,
+            call["epsilon"],
+        )[1:],
     ),
     "native_layer_norm_backward": _computed(
         ("mean", "rstd"),
