@@ -26,6 +26,13 @@ class DeviceAdvice:
     remedy: str
 
 
+def advice_where(*rows: tuple[object, str, str]) -> tuple[DeviceAdvice, ...]:
+    """Return symptom and remedy of each row ``(condition, symptom, remedy)`` that holds."""
+    return tuple(
+        DeviceAdvice(symptom=symptom, remedy=remedy) for holds, symptom, remedy in rows if holds
+    )
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class FlopRate:
     """Floating-point operations per clock of a core or a multiprocessor.

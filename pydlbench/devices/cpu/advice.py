@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from pydlbench.devices.cpu.affinity import physical_cores
 from pydlbench.devices.cpu.facts import CpuFacts
 from pydlbench.devices.cpu.kernel_files import read_text
-from pydlbench.devices.findings import DeviceAdvice
+from pydlbench.devices.findings import DeviceAdvice, advice_where
 
 # The FMA probe loses a few per cent to its start and to interrupts.
 _EXPECTED_SHARE = 0.90
@@ -26,7 +27,63 @@ def cpu_advice(
         root: folder that holds ``proc`` and ``sys``.
         own: number of processes that this one started, which are not other load.
     """
-    return (*_settings(facts, cpus), *_surroundings(facts, cpus, Path(root), own))
+    root, cores = Path(root), physical_cores(facts, cpus)
+    limit = math.inf if facts.cpu_limit is None else facts.cpu_limit
+    fewer = max(1, int(min(limit, len(cpus))))
+    host = f" ({facts.hypervisor})" if facts.hypervisor else ""
+    # Tasks that are runnable now, without ours: the load average includes earlier runs.
+    match = re.search(r"\s([0-9]+)/[0-9]+\s", read_text(root / "proc/loadavg") or "")
+    others = int(match[1]) - 1 - own if match else 0
+    busy = "another task is" if others == 1 else f"{others} other tasks are"
+    huge_pages = read_text(root / "sys/kernel/mm/transparent_hugepage/enabled") or ""
+    used = [node for node in facts.numa_nodes if set(node.cpus).intersection(cpus)]
+    largest = max(used, key=lambda node: len(node.cpus)).index if used else 0
+    return advice_where(
+        (
+            facts.governor not in (None, "performance"),
+            f"frequency governor {facts.governor}: the clock follows the load with a delay",
+            "sudo cpupower frequency-set --governor performance",
+        ),
+        (
+            cores != len(cpus),
+            f"{len(cpus)} threads on {cores} cores: hyperthreads share one core's FMA units",
+            f"--threads {cores}",
+        ),
+        (
+            limit < len(cpus),
+            (
+                f"the control group allows {limit:g} CPUs for {len(cpus)} threads: the scheduler stops "
+                "them for part of every period"
+            ),
+            f"--threads {fewer}" if fewer < len(cpus) else "raise the container's CPU limit",
+        ),
+        (
+            facts.virtualised,
+            (
+                f"virtual machine{host}: neighbours share caches, memory and clock, and the topology "
+                "may be wrong"
+            ),
+            "compare only what ran interleaved in one run; use bare metal for absolute numbers",
+        ),
+        (
+            others >= 1 and facts.logical_cpus - others < len(cpus),
+            f"{busy} running, and {len(cpus)} of {facts.logical_cpus} CPUs are needed",
+            "stop other load, or leave it CPUs of its own with --threads",
+        ),
+        (
+            "[never]" in huge_pages,
+            "transparent huge pages are off: page-table walks cost bandwidth and add noise",
+            "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled",
+        ),
+        (
+            len(used) > 1,
+            (
+                f"{len(used)} memory nodes are used: a kernel's data is on the node that touched it "
+                "first"
+            ),
+            f"numactl --cpunodebind={largest} --membind={largest} pydlbench ...",
+        ),
+    )
 
 
 def peak_advice(precision: str, measured: float, theoretical: float) -> DeviceAdvice | None:
@@ -73,60 +130,3 @@ def unprobed_advice(reason: str) -> DeviceAdvice:
         symptom=f"nothing was probed: {reason}",
         remedy="only facts are shown; peaks and bandwidths need the native module",
     )
-
-
-def _settings(facts: CpuFacts, cpus: Sequence[int]) -> Iterator[DeviceAdvice]:
-    if facts.governor not in (None, "performance"):
-        yield DeviceAdvice(
-            symptom=f"frequency governor {facts.governor}: the clock follows the load with a delay",
-            remedy="sudo cpupower frequency-set --governor performance",
-        )
-    cores = physical_cores(facts, cpus)
-    if cores != len(cpus):
-        yield DeviceAdvice(
-            symptom=f"{len(cpus)} threads on {cores} cores: hyperthreads share one core's FMA "
-            "units",
-            remedy=f"--threads {cores}",
-        )
-    if facts.cpu_limit is not None and facts.cpu_limit < len(cpus):
-        fewer = max(1, int(facts.cpu_limit))
-        yield DeviceAdvice(
-            symptom=f"the control group allows {facts.cpu_limit:g} CPUs for {len(cpus)} threads: "
-            "the scheduler stops them for part of every period",
-            remedy=f"--threads {fewer}" if fewer < len(cpus) else "raise the container's CPU limit",
-        )
-    if facts.virtualised:
-        host = f" ({facts.hypervisor})" if facts.hypervisor else ""
-        yield DeviceAdvice(
-            symptom=f"virtual machine{host}: neighbours share caches, memory and clock, and the "
-            "topology may be wrong",
-            remedy="compare only what ran interleaved in one run; use bare metal for absolute "
-            "numbers",
-        )
-
-
-def _surroundings(
-    facts: CpuFacts, cpus: Sequence[int], root: Path, own: int
-) -> Iterator[DeviceAdvice]:
-    # Tasks that are runnable now, without ours: the load average includes earlier runs.
-    match = re.search(r"\s([0-9]+)/[0-9]+\s", read_text(root / "proc/loadavg") or "")
-    others = int(match[1]) - 1 - own if match else 0
-    if others >= 1 and facts.logical_cpus - others < len(cpus):
-        busy = "another task is" if others == 1 else f"{others} other tasks are"
-        yield DeviceAdvice(
-            symptom=f"{busy} running, and {len(cpus)} of {facts.logical_cpus} CPUs are needed",
-            remedy="stop other load, or leave it CPUs of its own with --threads",
-        )
-    if "[never]" in (read_text(root / "sys/kernel/mm/transparent_hugepage/enabled") or ""):
-        yield DeviceAdvice(
-            symptom="transparent huge pages are off: page-table walks cost bandwidth and add noise",
-            remedy="echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled",
-        )
-    used = [node for node in facts.numa_nodes if set(node.cpus).intersection(cpus)]
-    if len(used) > 1:
-        node = max(used, key=lambda node: len(node.cpus))
-        yield DeviceAdvice(
-            symptom=f"{len(used)} memory nodes are used: a kernel's data is on the node that "
-            "touched it first",
-            remedy=f"numactl --cpunodebind={node.index} --membind={node.index} pydlbench ...",
-        )

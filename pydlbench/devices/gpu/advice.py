@@ -6,10 +6,10 @@ Derived from the GPU's facts and from NVML's state before the run; settings are 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from pydlbench.devices.findings import DeviceAdvice, PrecisionPeak
+from pydlbench.devices.findings import DeviceAdvice, PrecisionPeak, advice_where
 from pydlbench.devices.gpu.cards import find_card
 from pydlbench.devices.gpu.facts import GpuFacts
 from pydlbench.devices.gpu.peaks import on_tensor_cores
@@ -38,7 +38,87 @@ def gpu_advice(facts: GpuFacts, nvml: Mapping[str, Any] | None = None) -> tuple[
             processes), ``display``; or ``reason``, why it is unknown. Keys may be absent or None.
     """
     state = {key: value for key, value in (nvml or {}).items() if value is not None}
-    return (*_state(state), *_limits(facts, state), *_memory(facts), *_environment(facts, state))
+    others = tuple(state.get("processes", ()))
+    some = f"{len(others)} process{'es' if len(others) > 1 else ''}"
+    ids = ", ".join(map(str, others[:4])) + (", ..." if len(others) > 4 else "")
+    throttle = [name for name in state.get("throttle", ()) if name not in _HARMLESS]
+    limit_w, heat = state.get("power_limit_w", math.inf), state.get("temperature_c", 0)
+    card = find_card(facts)
+    board_w = math.inf if card is None or card.power_w is None else card.power_w
+    there = "" if card is None else f" of {card.multiprocessors}"
+    memory = "" if card is None or card.name == "Titan V" else card.memory_type
+    return advice_where(
+        (
+            state.get("reason"),
+            f"power, temperature and throttling are not monitored ({state.get('reason')})",
+            "rows lack these readings; nvidia-smi shows them",
+        ),
+        (
+            others,
+            (
+                f"{some} on the GPU besides this one (pid {ids}; in a container one of these may be "
+                "this one itself): others take multiprocessors, bandwidth and clock"
+            ),
+            "stop them, or use another GPU with --device",
+        ),
+        (
+            throttle,
+            f"the clock is reduced before anything runs: {', '.join(throttle)}",
+            "cool the card, or check its clock settings: nvidia-smi -q -d PERFORMANCE,CLOCK",
+        ),
+        (
+            heat >= _HOT_C,
+            f"the GPU is at {heat:.0f} degrees C before anything runs: it will soon slow down",
+            "let it cool down, and check its cooling",
+        ),
+        (
+            limit_w < 0.98 * board_w < math.inf,
+            (
+                f"the power limit is {limit_w:.0f} W where the card's own is {board_w:.0f} W: large "
+                "products run at a lower clock"
+            ),
+            "compare cycles rather than times, or ask the administrator for the full limit",
+        ),
+        (
+            state.get("mig") or (card and facts.multiprocessors < card.multiprocessors),
+            (
+                f"{facts.multiprocessors}{there} multiprocessors are available (MIG or another "
+                "partition): peaks count these; neighbours share memory, power and clock"
+            ),
+            "use a whole GPU for numbers that will be compared",
+        ),
+        (
+            facts.ecc and memory.startswith("GDDR"),
+            (
+                "ECC is on: on GDDR memory it costs bandwidth and capacity, which published figures do "
+                "not include"
+            ),
+            "compare with cards in the same setting only",
+        ),
+        (
+            facts.ecc is False and memory.startswith("HBM"),
+            "ECC is off, although such a card is delivered with ECC on",
+            "compare with cards in the same setting only",
+        ),
+        (
+            state.get("display"),
+            "a display is attached: drawing the desktop takes time from kernels",
+            "use another GPU for the display, or a text console",
+        ),
+        (
+            not state.get("persistence", True),
+            (
+                "persistence mode is off: the driver initialises the card for every first process, and "
+                "its clock starts low"
+            ),
+            "sudo nvidia-smi -pm 1, or keep a process on the card while measuring",
+        ),
+        (
+            facts.integrated,
+            "the GPU shares its memory with the CPU: processes there take bandwidth",
+            "keep the host idle while measuring",
+        ),
+    )
 
 
 def gpu_peak_advice(
@@ -95,86 +175,3 @@ def assumption_advice(
 def unknown_advice(facts: GpuFacts, reason: str) -> DeviceAdvice:
     """Return the warning for a GPU that is not in the table of FLOP rates."""
     return DeviceAdvice(symptom=reason, remedy=_REPORT.format(facts.device))
-
-
-def _state(nvml: Mapping[str, Any]) -> Iterator[DeviceAdvice]:
-    if nvml.get("reason"):
-        yield DeviceAdvice(
-            symptom=f"power, temperature and throttling are not monitored ({nvml['reason']})",
-            remedy="rows lack these readings; nvidia-smi shows them",
-        )
-    if others := tuple(nvml.get("processes", ())):
-        some = f"{len(others)} process{'es' if len(others) > 1 else ''}"
-        ids = ", ".join(map(str, others[:4])) + (", ..." if len(others) > 4 else "")
-        yield DeviceAdvice(
-            symptom=f"{some} on the GPU besides this one (pid {ids}; in a container one of these "
-            "may be this one itself): others take multiprocessors, bandwidth and clock",
-            remedy="stop them, or use another GPU with --device",
-        )
-    if reasons := [name for name in nvml.get("throttle", ()) if name not in _HARMLESS]:
-        yield DeviceAdvice(
-            symptom=f"the clock is reduced before anything runs: {', '.join(reasons)}",
-            remedy="cool the card, or check its clock settings: nvidia-smi -q -d PERFORMANCE,CLOCK",
-        )
-    heat = nvml.get("temperature_c", 0)
-    if heat >= _HOT_C:
-        yield DeviceAdvice(
-            symptom=f"the GPU is at {heat:.0f} degrees C before anything runs: it will soon slow "
-            "down",
-            remedy="let it cool down, and check its cooling",
-        )
-
-
-def _limits(facts: GpuFacts, nvml: Mapping[str, Any]) -> Iterator[DeviceAdvice]:
-    card = find_card(facts)
-    board_w = math.inf if card is None or card.power_w is None else card.power_w
-    limit_w = nvml.get("power_limit_w", math.inf)
-    if limit_w < 0.98 * board_w < math.inf:
-        yield DeviceAdvice(
-            symptom=f"the power limit is {limit_w:.0f} W where the card's own is {board_w:.0f} W: "
-            "large products run at a lower clock",
-            remedy="compare cycles rather than times, or ask the administrator for the full limit",
-        )
-    if nvml.get("mig") or (card is not None and facts.multiprocessors < card.multiprocessors):
-        there = f" of {card.multiprocessors}" if card is not None else ""
-        yield DeviceAdvice(
-            symptom=f"{facts.multiprocessors}{there} multiprocessors are available (MIG or another "
-            "partition): peaks count these; neighbours share memory, power and clock",
-            remedy="use a whole GPU for numbers that will be compared",
-        )
-
-
-def _memory(facts: GpuFacts) -> Iterator[DeviceAdvice]:
-    card = find_card(facts)
-    if card is None:
-        return
-    if facts.ecc and card.memory_type.startswith("GDDR"):
-        yield DeviceAdvice(
-            symptom="ECC is on: on GDDR memory it costs bandwidth and capacity, which published "
-            "figures do not include",
-            remedy="compare with cards in the same setting only",
-        )
-    if facts.ecc is False and card.memory_type.startswith("HBM") and card.name != "Titan V":
-        yield DeviceAdvice(
-            symptom="ECC is off, although such a card is delivered with ECC on",
-            remedy="compare with cards in the same setting only",
-        )
-
-
-def _environment(facts: GpuFacts, nvml: Mapping[str, Any]) -> Iterator[DeviceAdvice]:
-    if nvml.get("display"):
-        yield DeviceAdvice(
-            symptom="a display is attached: drawing the desktop takes time from kernels",
-            remedy="use another GPU for the display, or a text console",
-        )
-    if not nvml.get("persistence", True):
-        yield DeviceAdvice(
-            symptom="persistence mode is off: the driver initialises the card for every first "
-            "process, and its clock starts low",
-            remedy="sudo nvidia-smi -pm 1, or keep a process on the card while measuring",
-        )
-    if facts.integrated:
-        yield DeviceAdvice(
-            symptom="the GPU shares its memory with the CPU: processes there take bandwidth",
-            remedy="keep the host idle while measuring",
-        )
