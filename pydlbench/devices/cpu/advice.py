@@ -52,16 +52,16 @@ def cpu_advice(
         (
             limit < len(cpus),
             (
-                f"the control group allows {limit:g} CPUs for {len(cpus)} threads: the scheduler stops "
-                "them for part of every period"
+                f"the control group allows {limit:g} CPUs for {len(cpus)} threads: the scheduler "
+                "stops them for part of every period"
             ),
             f"--threads {fewer}" if fewer < len(cpus) else "raise the container's CPU limit",
         ),
         (
             facts.virtualised,
             (
-                f"virtual machine{host}: neighbours share caches, memory and clock, and the topology "
-                "may be wrong"
+                f"virtual machine{host}: neighbours share caches, memory and clock, and the "
+                "topology may be wrong"
             ),
             "compare only what ran interleaved in one run; use bare metal for absolute numbers",
         ),
@@ -78,8 +78,8 @@ def cpu_advice(
         (
             len(used) > 1,
             (
-                f"{len(used)} memory nodes are used: a kernel's data is on the node that touched it "
-                "first"
+                f"{len(used)} memory nodes are used: a kernel's data is on the node that touched "
+                "it first"
             ),
             f"numactl --cpunodebind={largest} --membind={largest} pydlbench ...",
         ),

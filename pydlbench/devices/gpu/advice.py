@@ -56,8 +56,8 @@ def gpu_advice(facts: GpuFacts, nvml: Mapping[str, Any] | None = None) -> tuple[
         (
             others,
             (
-                f"{some} on the GPU besides this one (pid {ids}; in a container one of these may be "
-                "this one itself): others take multiprocessors, bandwidth and clock"
+                f"{some} on the GPU besides this one (pid {ids}; in a container one of these may "
+                "be this one itself): others take multiprocessors, bandwidth and clock"
             ),
             "stop them, or use another GPU with --device",
         ),
@@ -74,8 +74,8 @@ def gpu_advice(facts: GpuFacts, nvml: Mapping[str, Any] | None = None) -> tuple[
         (
             limit_w < 0.98 * board_w < math.inf,
             (
-                f"the power limit is {limit_w:.0f} W where the card's own is {board_w:.0f} W: large "
-                "products run at a lower clock"
+                f"the power limit is {limit_w:.0f} W where the card's own is {board_w:.0f} W: "
+                "large products run at a lower clock"
             ),
             "compare cycles rather than times, or ask the administrator for the full limit",
         ),
@@ -90,8 +90,8 @@ def gpu_advice(facts: GpuFacts, nvml: Mapping[str, Any] | None = None) -> tuple[
         (
             facts.ecc and memory.startswith("GDDR"),
             (
-                "ECC is on: on GDDR memory it costs bandwidth and capacity, which published figures do "
-                "not include"
+                "ECC is on: on GDDR memory it costs bandwidth and capacity, which published "
+                "figures do not include"
             ),
             "compare with cards in the same setting only",
         ),
@@ -108,8 +108,8 @@ def gpu_advice(facts: GpuFacts, nvml: Mapping[str, Any] | None = None) -> tuple[
         (
             not state.get("persistence", True),
             (
-                "persistence mode is off: the driver initialises the card for every first process, and "
-                "its clock starts low"
+                "persistence mode is off: the driver initialises the card for every first process, "
+                "and its clock starts low"
             ),
             "sudo nvidia-smi -pm 1, or keep a process on the card while measuring",
         ),
