@@ -8,10 +8,8 @@ Only this module imports CuPy at the top, which may fail on a machine without a 
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib
 import math
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -19,7 +17,7 @@ import cupy
 import numpy as np
 from numpy.typing import NDArray
 
-from pydlbench.backends.frameworks.device_clock import DeviceWork, Sampler
+from pydlbench.backends.frameworks.device_clock import DeviceWork, SampledRuntime
 from pydlbench.backends.frameworks.operands import LayerLayout
 from pydlbench.errors import UnsupportedError
 from pydlbench.ops.op import Layer
@@ -93,7 +91,7 @@ class CupyOperator:
         return {self._role: self._plain(cupy.asnumpy(result).astype(np.float32))}
 
 
-class CupyRuntime:
+class CupyRuntime(SampledRuntime):
     """CuPy's CUDA runtime on one stream, which becomes the current one of this thread.
 
     Args:
@@ -101,23 +99,13 @@ class CupyRuntime:
     """
 
     def __init__(self, index: int) -> None:
-        self._index = index
+        super().__init__(index)
         self._stream = cupy.cuda.Stream(non_blocking=True)
         self._stream.use()
 
-    @functools.cached_property
-    def _sampler(self) -> Sampler:
-        return Sampler(self._index)
-
-    def call_work(self, call: Callable[[], Any], cache: str = "hot") -> DeviceWork:
-        """Return a call as work in the sampler's stream."""
-
-        def enqueue(stream: int) -> None:
-            with cupy.cuda.ExternalStream(stream):
-                call()
-
-        self.wait()  # for the operands
-        return self._sampler.call_work(enqueue, cache)
+    def on_stream(self, stream: int) -> Any:
+        """Return CuPy's context of a stream."""
+        return cupy.cuda.ExternalStream(stream)
 
     def graph_work(self, call: Callable[[], Any], times: int) -> DeviceWork:  # noqa: ARG002 - refuses
         """Refuse: CuPy does not capture cuBLAS."""
@@ -126,10 +114,6 @@ class CupyRuntime:
     def wait(self) -> None:
         """Return when the stream is empty."""
         self._stream.synchronize()
-
-    def now(self) -> float:
-        """Return the host's time in seconds."""
-        return time.perf_counter()
 
 
 # -----------------------------------------------------------------------------

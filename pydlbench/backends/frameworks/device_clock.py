@@ -6,7 +6,10 @@ same for every backend. Nothing here depends on a framework: each provides a run
 
 from __future__ import annotations
 
+import abc
+import functools
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Final, Protocol
@@ -149,6 +152,43 @@ class Sampler:
         """Return a graph of several executions, given by the address of its ``cudaGraph_t``."""
         work: DeviceWork = self._native.ForeignKernel.of_graph(self._device, graph, times)
         return work
+
+
+class SampledRuntime(abc.ABC):
+    """A framework's CUDA runtime whose calls the sampler times.
+
+    Args:
+        index: index of the device.
+    """
+
+    def __init__(self, index: int = 0) -> None:
+        self._index = index
+
+    @functools.cached_property
+    def _sampler(self) -> Sampler:
+        return Sampler(self._index)
+
+    @abc.abstractmethod
+    def on_stream(self, stream: int) -> Any:
+        """Return the context in which the framework enqueues into a stream."""
+
+    @abc.abstractmethod
+    def wait(self) -> None:
+        """Return when the device has done everything."""
+
+    def call_work(self, call: Callable[[], Any], cache: str = "hot") -> DeviceWork:
+        """Return a call as work, enqueued in the sampler's stream."""
+
+        def enqueue(stream: int) -> None:
+            with self.on_stream(stream):
+                call()
+
+        self.wait()  # other streams may still write the operands
+        return self._sampler.call_work(enqueue, cache)
+
+    def now(self) -> float:
+        """Return the host's time in seconds."""
+        return time.perf_counter()
 
 
 # The launches of a framework's call are not counted: most calls launch one to three kernels.

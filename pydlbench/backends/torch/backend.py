@@ -6,8 +6,6 @@ On a GPU its calls and CUDA graphs run under the native sampler.
 from __future__ import annotations
 
 import dataclasses
-import functools
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -27,7 +25,7 @@ from pydlbench.backends.frameworks.device_clock import (
     CACHES_OF_SAMPLER,
     DeviceClock,
     DeviceWork,
-    Sampler,
+    SampledRuntime,
     StepRuntime,
     sampler_module,
 )
@@ -215,29 +213,12 @@ class CapturedGraph:
         self.run_for, self.kernels = sampler.run_for, sampler.kernels
 
 
-class TorchRuntime:
-    """PyTorch's CUDA runtime on a device, which tests replace by a fake.
+class TorchRuntime(SampledRuntime):
+    """PyTorch's CUDA runtime on a device, which tests replace by a fake."""
 
-    Args:
-        index: index of the device.
-    """
-
-    def __init__(self, index: int = 0) -> None:
-        self._index = index
-
-    @functools.cached_property
-    def _sampler(self) -> Sampler:
-        return Sampler(self._index)
-
-    def call_work(self, call: Callable[[], Any], cache: str = "hot") -> DeviceWork:
-        """Return a call as work, enqueued in the sampler's stream."""
-
-        def enqueue(stream: int) -> None:
-            with _cuda.stream(_cuda.ExternalStream(stream, device=self._index)):
-                call()
-
-        self.wait()  # other streams may still write the operands
-        return self._sampler.call_work(enqueue, cache)
+    def on_stream(self, stream: int) -> Any:
+        """Return PyTorch's context of a stream."""
+        return _cuda.stream(_cuda.ExternalStream(stream, device=self._index))
 
     def graph_work(self, call: Callable[[], Any], times: int) -> DeviceWork:
         """Capture ``times`` calls; each result is dropped at once, as outside of a graph."""
@@ -273,10 +254,6 @@ class TorchRuntime:
     def wait(self) -> None:
         """Return when the device has done everything."""
         _cuda.synchronize()
-
-    def now(self) -> float:
-        """Return the host's time in seconds."""
-        return time.perf_counter()
 
 
 # Number of repetitions for the launch times of a row, by each clock.
