@@ -75,8 +75,8 @@ def test_importing_the_module_loads_no_library_of_nvidia():
 def test_the_libraries_of_the_wheels_are_loaded():
     wheel = pytest.importorskip("nvidia.cudnn", reason="the extra cuda is not installed")
     said = in_a_process_without_gpus(
-        "from pydlbench.backends.native import cuda_libraries\n"
-        "found = cuda_libraries.load()\n"
+        "from pydlbench.backends.native import modules\n"
+        "found = modules.load_libraries()\n"
         "print(found['cudnn']['path'], found['cublaslt']['path'], sep='\\n')"
     )
     cudnn, cublaslt = map(Path, said.splitlines())

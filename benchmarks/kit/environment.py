@@ -48,9 +48,9 @@ def _by_torch() -> dict[str, Any]:
 
 
 def _libraries() -> Any:
-    from pydlbench.backends.native import cuda_libraries
+    from pydlbench.backends.native import modules
 
-    return cuda_libraries.load()
+    return modules.load_libraries()
 
 
 def _module() -> Any:

@@ -24,7 +24,7 @@ from pydlbench.timing.statistics import median_interval
 
 if TYPE_CHECKING:
     from pydlbench.records.measurement import KernelSpec, Measurement
-    from pydlbench.runner.repetitions import Effort
+    from pydlbench.runner.session import Effort
 
 # Number of rounds that all rows share: fewer visits do not give a deviation.
 _SHARED_ROUNDS: Final = 3

@@ -34,7 +34,7 @@ from pydlbench.records.estimate import (
     group_layers,
 )
 from pydlbench.records.measurement import MATERIAL, KernelSpec, Measurement, disturbed_share
-from pydlbench.runner.repetitions import Effort
+from pydlbench.runner.session import Effort
 from pydlbench.timing.statistics import sum_known
 
 

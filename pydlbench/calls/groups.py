@@ -1,4 +1,4 @@
-"""Groups of a step's calls that a compiler fuses, with the data flow between them.
+"""Calls of a recorded step, and the groups of them that a compiler fuses, with their data flow.
 
 A compiler fuses the operators between two layers that libraries compute, so a group extends from
 one convolution, product or pooling to the next. The signature of a group contains the signatures
@@ -9,15 +9,15 @@ produces is a link to that call instead.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Hashable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from typing import Final
 
 import msgspec
 
 from pydlbench.calls.seen.tensorflow import LIBRARY_NODES
-from pydlbench.calls.step_calls import StepCall, distinct_calls
+from pydlbench.grouping import group_by
 from pydlbench.records.record import Record
-from pydlbench.records.trace import RecordedCall
+from pydlbench.records.trace import ProgramCall, RecordedCall, module_of
 
 _PREFIX: Final = '{"calls":['
 #: Operators that libraries compute, PyTorch's (without suffixes for a backward pass or a device),
@@ -234,3 +234,65 @@ def _operator(names: Sequence[str]) -> str:
         return "+".join(short)
     main = next(filter(runs_library, short), short[0])
     return f"{main}+{len(short) - 1} more"
+
+
+# -----------------------------------------------------------------------------
+# The calls of a recorded step, one by one, as any framework records them.
+
+
+class StepCall(Record, frozen=True, kw_only=True):
+    """One call of a step.
+
+    Several attributes are also in :class:`~pydlbench.records.trace.RecordedCall`.
+
+    Attributes:
+        signature: text that determines what the call computes.
+        operator: framework's name of the operator.
+        direction: pass of the step that the call is a part of.
+        names: modules or nodes that the call belongs to.
+        reads: index of the call that produced an operand, and index among the results of that
+            call, for each operand; None for a tensor from before the step. Empty if not recorded.
+        bytes: bytes of operands and results together.
+        profiled: share of this call in the framework's profile.
+        trained: indices of trained operands.
+    """
+
+    signature: str
+    operator: str
+    direction: str
+    names: tuple[str, ...]
+    reads: tuple[tuple[int, int] | None, ...] = ()
+    bytes: int = 0
+    profiled: float | None = None
+    trained: tuple[int, ...] = ()
+
+    @property
+    def program_call(self) -> ProgramCall:
+        """The call as a call of a traced step."""
+        return ProgramCall(
+            operator=self.operator,
+            module=module_of(self.names, self.direction),
+            direction=self.direction,
+            signature=self.signature,
+            bytes=self.bytes,
+        )
+
+
+def distinct_calls(calls: Iterable[StepCall]) -> tuple[RecordedCall, ...]:
+    """Return each distinct call once, in the order of first occurrence."""
+    recorded = []
+    for same in group_by(calls, lambda call: (call.signature, call.direction)).values():
+        first = same[0]
+        profiled = [call.profiled for call in same if call.profiled is not None]
+        recorded.append(
+            RecordedCall.from_owners(
+                [call.names for call in same],
+                signature=first.signature,
+                operator=first.operator,
+                direction=first.direction,
+                bytes=first.bytes,
+                profiled=sum(profiled) if profiled else None,
+                trained=first.trained,
+            )
+        )
+    return tuple(recorded)

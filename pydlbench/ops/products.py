@@ -95,7 +95,7 @@ def _gemm_flops(layer: Layer) -> int:
     return 2 * _batch_count(layer) * int(layer.m) * int(layer.k) * int(layer.n)
 
 
-GEMM: Final = Op(
+GEMM: Final[Op] = Op(
     name="gemm",
     key="gemm",
     kind="gemm",
@@ -221,7 +221,7 @@ def _no_native(layer: Layer) -> dict[str, Any]:
     raise UnsupportedError(f"{layer.kind}: there is no native kernel for it")
 
 
-ATTENTION: Final = Op(
+ATTENTION: Final[Op] = Op(
     name="attention",
     key="attention",
     kind="attention",

@@ -21,7 +21,7 @@ from pydlbench.errors import PydlbenchError, UnsupportedError
 from pydlbench.records.measurement import KernelSpec, Measurement
 from pydlbench.records.run import RunRecord
 from pydlbench.runner.recorder import RowRecorder
-from pydlbench.runner.repetitions import Effort
+from pydlbench.runner.session import Effort
 from pydlbench.runner.tasks import Result, Task, TaskRow, View
 from pydlbench.store.entry import ANSWERED, Entry
 from pydlbench.store.resume import merge_records
@@ -73,7 +73,7 @@ def kernels(
         session: the session.
         view: the view of the task.
         rows: filled with a measurement for each spec, and updated with each repetition.
-        effort: see :func:`pydlbench.runner.repetitions.repeated_problems`.
+        effort: see :func:`pydlbench.runner.session.repeated_problems`.
 
     Raises:
         PydlbenchError: a kernel could not be measured at all, and the run is not tolerant.

@@ -1,12 +1,15 @@
-"""A session: settings, workers and devices of one run, and the measurements made with them."""
+"""A session: settings, workers and devices of one run, and the repetitions of its rows."""
 
 from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import itertools
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Self
+
+import msgspec
 
 from pydlbench.backends import capabilities
 from pydlbench.backends.base import KernelFacts
@@ -14,12 +17,12 @@ from pydlbench.devices.cpu import affinity
 from pydlbench.devices.cpu.facts import CpuFacts, read_cpu_facts
 from pydlbench.records.measurement import KernelSpec, Measurement
 from pydlbench.records.run import RunRecord, command_line
-from pydlbench.runner.kernels import SessionKernels
+from pydlbench.runner.kernels import SessionKernels, user_kernel_of
 from pydlbench.runner.machine import Devices, Workers
-from pydlbench.runner.memory import check_memory
+from pydlbench.runner.memory import check_memory, memory_held
 from pydlbench.runner.options import RunnerOptions
-from pydlbench.runner.problem import by_problem
-from pydlbench.runner.repetitions import Effort, repeated_problems
+from pydlbench.runner.problem import RowProblem, by_problem, is_quick
+from pydlbench.study.loop import random_order
 from pydlbench.study.table import Interference
 from pydlbench.workers.host import RemoteKernel, Worker
 
@@ -109,7 +112,7 @@ class Session:
             specs: what to measure.
             progress: called with the number of finished rows (fractions included), the number of
                 all rows, and what comes next.
-            effort: see :func:`pydlbench.runner.repetitions.repeated_problems`.
+            effort: see :func:`pydlbench.runner.session.repeated_problems`.
             so_far: also yield a row after each of its repetitions, from the samples so far
                 (:attr:`Measurement.complete <pydlbench.records.measurement.Measurement>`).
             first_of: search for each kernel and take only the first of this many repetitions; the
@@ -219,3 +222,115 @@ class Session:
             return
         for group in by_problem(specs):
             check_memory(self._kernels.processes(group), available, self._kernels.cold_bytes("cpu"))
+
+
+# -----------------------------------------------------------------------------
+# Repetitions of all rows of a run, each in a new random order.
+
+#: See :func:`repeated_problems`.
+Effort = Callable[[Sequence[KernelSpec], Mapping[KernelSpec, Measurement]], str | None]
+
+# Maximum share of the free memory for kernels that stay prepared between repetitions.
+_KEPT_SHARE = 0.25
+
+
+def repeated_problems(
+    kernels: SessionKernels,
+    workers: Workers,
+    groups: Sequence[Sequence[KernelSpec]],
+    count: int,
+    progress: Callable[[float, str], None],
+    *,
+    renew: bool = True,
+    memory_bytes: int | None = None,
+    effort: Effort | None = None,
+) -> Generator[RowProblem, None, None]:
+    """Repeat all unfinished problems of a run, and yield each after each of its repetitions.
+
+    Native kernels get a new process in each repetition, which prepares the variant that the first
+    one chose. The processes of frameworks take seconds to start, and compilers take seconds for a
+    kernel: they are replaced once, after half of the repetitions, and their kernels stay prepared
+    until then if memory allows it. Kernels that are still prepared are freed when the iterator is
+    closed.
+
+    Args:
+        kernels: kernels of the session.
+        workers: workers of the session.
+        groups: specs by problem, see :func:`pydlbench.runner.problem.by_problem`.
+        count: repetitions of each row.
+        progress: called with the share of all repetitions that have been taken, and with what is
+            measured next.
+        renew: whether processes are replaced. If not, each kernel is prepared in new memory beside
+            those of earlier repetitions.
+        memory_bytes: free memory; for a GPU, all of its memory.
+        effort: called before each repetition of a problem, with its specs and all rows so far;
+            returns the reason why it is not worth it, or None. Without it all problems are repeated
+            until they are finished.
+    """
+    problems = _problems(kernels, groups, count, renew, _KEPT_SHARE * (memory_bytes or 0))
+    order = random_order(kernels.seed)
+    rows: dict[KernelSpec, Measurement] = {}
+    try:
+        for number in itertools.count():
+            waiting = [problem for problem in problems if not problem.finished]
+            if not waiting:
+                return
+            if number and renew:
+                workers.renew(others=number == (count + 1) // 2)
+            workers.start(
+                (spec.backend, spec.device)
+                for problem in waiting
+                for spec in problem.unmade
+                if user_kernel_of(spec) is None
+            )
+            if number:  # at first in the given order: hot caches before cold ones
+                order.shuffle(waiting)
+            for problem in waiting:
+                reason = effort and effort(problem.specs, rows)
+                if reason is None:
+                    turn = f", repetition {problem.taken + 1} of {count}" if count > 1 else ""
+                    progress(_share(problems, count), label(problem.specs) + turn)
+                    problem.repeat()
+                else:
+                    problem.conclude(reason)
+                rows |= problem.results
+                yield problem
+    finally:
+        for problem in problems:
+            problem.release()
+
+
+def _problems(
+    kernels: SessionKernels,
+    groups: Sequence[Sequence[KernelSpec]],
+    count: int,
+    renew: bool,
+    room: float,
+) -> list[RowProblem]:
+    """Return the problems of groups; prepared kernels take at most ``room`` bytes."""
+    problems = []
+    for group in groups:
+        held = _held_bytes(spec for spec in kernels.processes(group) if not is_quick(spec))
+        keep = 0 < held <= room
+        room -= held if keep else 0
+        once = _held_bytes(spec for spec in group if spec.pass_ in spec.layer.passes)
+        in_place = not renew and count * once <= room
+        problems.append(RowProblem(kernels, group, count, keep=keep, in_place=in_place))
+    return problems
+
+
+def _share(problems: Sequence[RowProblem], count: int) -> float:
+    """Return the share of all repetitions that have been taken."""
+    taken = [1.0 if problem.finished else problem.taken / count for problem in problems]
+    return sum(taken) / len(taken)
+
+
+def _held_bytes(specs: Iterable[KernelSpec]) -> int:
+    """Return the memory of prepared kernels."""
+    return sum(memory_held(spec, spec.layer, 0) for spec in specs)
+
+
+def label(group: Sequence[KernelSpec]) -> str:
+    """Return the text for a group in progress lines: ``conv3 forward fp32, 6 rows``."""
+    problem = msgspec.structs.replace(group[0], backend="native", mode=None)
+    return group[0].label if len(group) == 1 else f"{problem.label}, {len(group)} rows"

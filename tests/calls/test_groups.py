@@ -4,12 +4,12 @@ import pytest
 
 from pydlbench.calls.groups import (
     CallGroup,
+    StepCall,
     distinct_groups,
     is_feed,
     is_group,
     partition,
 )
-from pydlbench.calls.step_calls import StepCall
 
 
 def call(operator, *reads, direction="forward", name="a"):

@@ -56,7 +56,7 @@ class Gpu:
         self.native = importlib.import_module("pydlbench._cuda")
         self.device = self.native.Device(0)
         name = "pydlbench.backends.native"
-        importlib.import_module(f"{name}.cuda_libraries").load()
+        importlib.import_module(f"{name}.modules").load_libraries()
         self._plans = importlib.import_module(f"{name}.cuda_plans")
 
     def plans(self, case: KernelSpec, workspace: int = _WORKSPACE) -> list[Any]:

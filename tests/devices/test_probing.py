@@ -3,7 +3,7 @@
 import pytest
 from said import says
 
-from pydlbench.devices import tries
+from pydlbench.devices import bandwidths
 from pydlbench.devices.cpu.record import extend_record, revisit, start_record
 from pydlbench.devices.findings import ImpossiblePeakError
 from pydlbench.errors import UnsupportedError
@@ -186,7 +186,7 @@ class Varying(Probes):
 @pytest.fixture
 def pauses(monkeypatch):
     seconds = []
-    monkeypatch.setattr(tries.time, "sleep", seconds.append)
+    monkeypatch.setattr(bandwidths.time, "sleep", seconds.append)
     return seconds
 
 

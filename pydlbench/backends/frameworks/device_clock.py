@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 
 from pydlbench.backends.host_clock import HostClock, Operator
 from pydlbench.backends.native.modules import native_module
-from pydlbench.backends.native.sustained import EnergyMeter, Sustained, measure_sustained
+from pydlbench.backends.native.nvml import EnergyMeter, Sustained, measure_sustained
 from pydlbench.errors import BackendMissingError, DeviceLostError, UnsupportedError
 from pydlbench.timing.chunk import Chunk, ChunkRequest
 from pydlbench.timing.statistics import median

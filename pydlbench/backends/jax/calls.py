@@ -31,8 +31,14 @@ from pydlbench.backends.steps.timed_calls import (
     long_enough,
     prepare_operators,
 )
-from pydlbench.calls.groups import JAX_PREFIX, CallGroup, distinct_groups, is_feed, step_groups
-from pydlbench.calls.step_calls import StepCall
+from pydlbench.calls.groups import (
+    JAX_PREFIX,
+    CallGroup,
+    StepCall,
+    distinct_groups,
+    is_feed,
+    step_groups,
+)
 from pydlbench.records.step import StepSpec
 from pydlbench.records.trace import OperatorsFacts
 

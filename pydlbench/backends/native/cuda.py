@@ -18,10 +18,11 @@ from pydlbench.backends.base import (
     check_case,
 )
 from pydlbench.backends.frameworks.device_clock import chunk_of, nvtx_range
-from pydlbench.backends.native import cuda_libraries, nvml
+from pydlbench.backends.native import nvml
 from pydlbench.backends.native.cuda_plans import CudaAutotuner, kernel_list, plan_name, plans
 from pydlbench.backends.native.inputs import RecentInputs
-from pydlbench.backends.native.sustained import Sustained, measure_sustained
+from pydlbench.backends.native.modules import load_libraries
+from pydlbench.backends.native.nvml import Sustained, measure_sustained
 from pydlbench.errors import (
     DeviceLostError,
     PrimitiveError,
@@ -89,7 +90,7 @@ class CudaBackend:
 
     def __init__(self, index: int) -> None:
         self.device = _cuda.Device(index)
-        cuda_libraries.load()
+        load_libraries()
         self._monitor = nvml.Monitor(str(self.device.facts["uuid"]))
         self._inputs = RecentInputs()
 

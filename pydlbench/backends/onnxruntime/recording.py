@@ -30,8 +30,8 @@ from onnx import helper, numpy_helper
 
 from pydlbench.backends.capabilities import FOLDER_VARIABLE
 from pydlbench.backends.steps.trace import StepTrace, StepTracer
+from pydlbench.calls.groups import StepCall, distinct_calls
 from pydlbench.calls.seen.onnx import OnnxNode, Tensor
-from pydlbench.calls.step_calls import StepCall, distinct_calls
 from pydlbench.errors import PrimitiveError
 from pydlbench.records.trace import ProgramCall, RecordedCall
 

@@ -32,8 +32,8 @@ from pydlbench.backends.steps.timed_calls import (
 from pydlbench.backends.steps.user_code import load_user_object
 from pydlbench.backends.torch import settings
 from pydlbench.backends.torch.layers.library_kernels import library_output
-from pydlbench.backends.torch.steps import calls_alone, compiled_groups
-from pydlbench.backends.torch.steps.compiled_groups import groups_of
+from pydlbench.backends.torch.steps import calls_alone
+from pydlbench.backends.torch.steps.compiled_trace import groups_of, prepare_groups
 from pydlbench.backends.torch.steps.recording import Recording
 from pydlbench.backends.torch.steps.replayed_step import below_autograd, call_cost
 from pydlbench.backends.torch.steps.step import TorchModel, TorchSubject
@@ -138,7 +138,7 @@ def serve_calls(
         )
         on_device: list[DeviceCall] = [*feeding.values(), *calls.values()]
         return device.DeviceOperators(on_device, facts, runtime, _guard(spec), backend.watcher)
-    grouped, refused_groups = compiled_groups.prepare_groups(groups, spec.seed)
+    grouped, refused_groups = prepare_groups(groups, spec.seed)
     refused |= refused_groups
     ready: dict[str, TimedOperator] = {**feeding, **calls, **grouped}
     if unknown := calls.keys() - operands.keys() if of_step else ():

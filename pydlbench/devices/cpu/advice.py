@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pydlbench.devices.cpu.affinity import physical_cores
-from pydlbench.devices.cpu.facts import CpuFacts
-from pydlbench.devices.cpu.kernel_files import read_text
+from pydlbench.devices.cpu.facts import CpuFacts, read_text
 from pydlbench.devices.findings import DeviceAdvice, advice_where
 
 # The FMA probe loses a few per cent to its start and to interrupts.

@@ -12,8 +12,11 @@ from pydlbench.devices.bandwidths import (
     ROUNDS,
     Probe,
     add_windows,
+    better_of,
+    confirm_peak,
     extend_bandwidths,
     probe_levels,
+    try_peak,
 )
 from pydlbench.devices.cpu.advice import assumption_advice, cpu_advice, peak_advice
 from pydlbench.devices.cpu.affinity import physical_cores
@@ -37,7 +40,6 @@ from pydlbench.devices.findings import (
     peak_beside_theory,
 )
 from pydlbench.devices.probe_cache import ProbeCache
-from pydlbench.devices.tries import better_of, confirm_peak, try_peak
 from pydlbench.errors import UnsupportedError
 
 

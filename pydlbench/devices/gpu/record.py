@@ -11,6 +11,7 @@ from pydlbench.devices.bandwidths import (
     add_windows,
     extend_bandwidths,
     probe_levels,
+    try_peak,
 )
 from pydlbench.devices.findings import (
     DeviceAdvice,
@@ -38,7 +39,6 @@ from pydlbench.devices.gpu.peaks import (
     theoretical_peak,
     unknown_capability,
 )
-from pydlbench.devices.tries import try_peak
 from pydlbench.errors import InsufficientMemoryError, PrimitiveError, UnsupportedError
 
 

@@ -148,7 +148,7 @@ def test_a_gpus_row_is_right_and_says_how_it_is_timed(invented, name, pass_, pre
 def test_the_precision_is_in_the_program(precision, words, pass_, monkeypatch):
     """Of gradients too: without a word XLA takes TF32 wherever a GPU has it."""
     from pydlbench.backends.jax import settings
-    from pydlbench.backends.jax.layers import variants_of
+    from pydlbench.backends.jax.backend import variants_of
 
     lowered = []
     device = settings.choose("cpu")

@@ -34,5 +34,5 @@ def native(monkeypatch):
 def backend(native, monkeypatch):
     assert native.offer == []
     cuda = importlib.import_module("pydlbench.backends.native.cuda")
-    monkeypatch.setattr(cuda.cuda_libraries, "load", dict)
+    monkeypatch.setattr(cuda, "load_libraries", dict)
     return cuda.create("cuda:3")

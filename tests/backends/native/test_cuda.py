@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pydlbench.backends.base import Preparation
-from pydlbench.backends.native import sustained
+from pydlbench.backends.native import nvml
 from pydlbench.backends.native.inputs import RecentInputs
 from pydlbench.errors import DeviceLostError, PrimitiveError, UnsupportedError
 from pydlbench.ops.descriptor import parse_problem
@@ -205,21 +205,21 @@ def test_energy_is_that_of_the_load_alone(monkeypatch):
             fake.load_is_over = load.done
             return load
 
-    monkeypatch.setattr(sustained, "ThreadPoolExecutor", Pool)
-    monkeypatch.setattr(sustained, "time", fake)
-    found = sustained.measure_sustained(fake.run_for, Counter(fake))
+    monkeypatch.setattr(nvml, "ThreadPoolExecutor", Pool)
+    monkeypatch.setattr(nvml, "time", fake)
+    found = nvml.measure_sustained(fake.run_for, Counter(fake))
     assert found.energy_j == pytest.approx(500 * 1.25 / 100)
     assert found.sustained_s == pytest.approx(1.25 / 100)
     assert found.sustained_hz == 1.4e9
 
 
 def test_a_plan_that_cannot_be_captured_has_no_energy(backend, monkeypatch):
-    monkeypatch.setattr(sustained, "_START_S", 0)
+    monkeypatch.setattr(nvml, "_START_S", 0)
 
     def run_for(_seconds):
         raise PrimitiveError("not while a stream is captured")
 
-    assert set(sustained.measure_sustained(run_for, backend._monitor)) == {None}
+    assert set(nvml.measure_sustained(run_for, backend._monitor)) == {None}
 
 
 def test_without_a_counter_there_is_no_energy(native, backend):
@@ -234,7 +234,7 @@ def test_without_a_counter_there_is_no_energy(native, backend):
 def test_launches_that_wait_are_refused(native, monkeypatch):
     assert native.offer == []
     cuda = importlib.import_module("pydlbench.backends.native.cuda")
-    monkeypatch.setattr(cuda.cuda_libraries, "load", dict)
+    monkeypatch.setattr(cuda, "load_libraries", dict)
     monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", "1")
     with pytest.raises(UnsupportedError, match="CUDA_LAUNCH_BLOCKING is set"):
         cuda.create("cuda:0")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pydlbench.backends.native import cuda_libraries
+from pydlbench.backends.native import modules
 from pydlbench.errors import BackendMissingError, UnsupportedError
 
 
@@ -55,7 +55,7 @@ def test_cudnn_and_cublaslt_are_found_in_the_wheels_of_cuda_13(site):
     wanted = _put(site, "nvidia/cudnn/lib/libcudnn.so.9", "nvidia/cu13/lib/libcublasLt.so.13")
     _put(site, "nvidia/cublas/lib/libcublasLt.so.12")  # another environment's left-over
     module = FakeModule()
-    assert cuda_libraries.load(module)["cudnn"]["version"] == "9.28.0"
+    assert modules.load_libraries(module)["cudnn"]["version"] == "9.28.0"
     assert module.asked == [tuple(wanted)]
 
 
@@ -63,21 +63,21 @@ def test_cudnn_and_cublaslt_are_found_in_the_wheels_of_cuda_12(site):
     wanted = _put(site, "nvidia/cudnn/lib/libcudnn.so.9", "nvidia/cublas/lib/libcublasLt.so.12")
     _put(site, "nvidia/cu13/lib/libcublasLt.so.13")
     module = FakeModule(cuda="12.8")
-    cuda_libraries.load(module)
+    modules.load_libraries(module)
     assert module.asked == [tuple(wanted)]
 
 
 def test_pythons_own_libraries_come_behind_the_wheels(site):
     (own,) = _put(site, "prefix/lib/libcudnn.so.9")
-    assert cuda_libraries.find("cudnn", "13") == own
+    assert modules.find_library("cudnn", "13") == own
     (wheel,) = _put(site, "nvidia/cudnn/lib/libcudnn.so.9")
-    assert cuda_libraries.find("cudnn", "13") == wheel
+    assert modules.find_library("cudnn", "13") == wheel
 
 
 @pytest.mark.usefixtures("site")
 def test_what_is_in_no_wheel_is_left_to_the_loader():
     module = FakeModule()
-    cuda_libraries.load(module)
+    modules.load_libraries(module)
     assert module.asked == [(None, None)]
 
 
@@ -85,7 +85,7 @@ def test_nvrtc_is_loaded_for_engines_that_are_compiled_at_run_time(site, monkeyp
     (file,) = _put(site, "nvidia/cu13/lib/libnvrtc.so.13")
     loaded: list[str] = []
     monkeypatch.setattr(ctypes, "CDLL", loaded.append)
-    cuda_libraries.load(FakeModule())
+    modules.load_libraries(FakeModule())
     assert loaded == [file]
 
 
@@ -93,14 +93,14 @@ def test_a_copy_that_the_user_names_comes_first(site, monkeypatch):
     wanted = _put(site, "nvidia/cudnn/lib/libcudnn.so.9", "nvidia/cu13/lib/libcublasLt.so.13")
     monkeypatch.setenv("PYDLBENCH_CUDNN", "/mine/libcudnn.so.9")
     module = FakeModule()
-    cuda_libraries.load(module)
+    modules.load_libraries(module)
     assert module.asked == [("/mine/libcudnn.so.9", wanted[1])]
 
 
 @pytest.mark.usefixtures("site")
 def test_one_library_is_enough_to_begin_with():
     module = FakeModule("cuDNN cannot be loaded: libcudnn.so.9: no such file", loaded=("cublasLt",))
-    assert cuda_libraries.load(module).keys() == {"cublasLt"}
+    assert modules.load_libraries(module).keys() == {"cublasLt"}
 
 
 @pytest.mark.parametrize(
@@ -111,6 +111,6 @@ def test_one_library_is_enough_to_begin_with():
 def test_a_missing_library_says_what_installs_it(cuda, extra, wheel):
     reason = "cuDNN cannot be loaded: libcudnn.so.9: cannot open shared object file"
     with pytest.raises(BackendMissingError, match=r"libcudnn\.so\.9") as caught:
-        cuda_libraries.load(FakeModule(reason, cuda, ()))
+        modules.load_libraries(FakeModule(reason, cuda, ()))
     assert extra in str(caught.value)
     assert wheel in str(caught.value)

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from pydlbench.backends.numba.build import inputs_by_tap, outputs_by_tap, spans_by_tap
+from pydlbench.backends.numba.backend import inputs_by_tap, outputs_by_tap, spans_by_tap
 from pydlbench.ops.axis import Axis
 
 AXES = [

@@ -68,7 +68,7 @@ def test_one_thread_or_vector_less_shows_in_real_code():
 def test_kept_results_are_the_same_in_each_call():
     import numpy as np
 
-    from pydlbench.backends.numba.build import HostOperator
+    from pydlbench.backends.numba.backend import HostOperator
 
     seen = []
 

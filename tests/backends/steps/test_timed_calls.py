@@ -92,7 +92,7 @@ def test_every_operator_is_made_of_its_signature_and_has_a_time(
 
 def test_a_compiled_group_computes_what_its_calls_do():
     torch = pytest.importorskip("torch")
-    compiled = importlib.import_module("pydlbench.backends.torch.steps.compiled_groups")
+    compiled = importlib.import_module("pydlbench.backends.torch.steps.compiled_trace")
     group = CallGroup(
         calls=(
             "aten.mm.default(float32[2, 3](3, 1), float32[3, 4](4, 1))",

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pydlbench.devices.cpu.kernel_files import (
+from pydlbench.devices.cpu.facts import (
     parse_cpu_list,
     parse_size,
     read_cpuinfo,

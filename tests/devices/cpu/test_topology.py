@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pydlbench.devices.cpu.affinity import choose_cpus, format_cpus, physical_cores, split_cpus
-from pydlbench.devices.cpu.facts import CpuFacts, LogicalCpu
-from pydlbench.devices.cpu.kernel_files import parse_cpu_list
+from pydlbench.devices.cpu.facts import CpuFacts, LogicalCpu, parse_cpu_list
 from pydlbench.errors import UsageError
 
 SMT = {"cores": 4, "threads": 2}

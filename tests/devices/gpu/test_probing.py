@@ -166,7 +166,7 @@ class Jumping(Probes):
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16-tc"])
 def test_a_peak_beyond_theory_is_probed_again(gpu, monkeypatch, precision):
-    monkeypatch.setattr("pydlbench.devices.tries.time.sleep", lambda _: None)
+    monkeypatch.setattr("pydlbench.devices.bandwidths.time.sleep", lambda _: None)
     probe = Jumping(gpu(), [1.2, 1.2, 0.9])
     peak = extend(probe, [precision], levels=()).peak(precision)
     assert peak.measured / peak.theoretical.flops_per_s == pytest.approx(0.9)

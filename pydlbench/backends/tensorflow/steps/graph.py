@@ -24,9 +24,8 @@ from tensorflow.python.framework.convert_to_constants import (  # nor puts funct
 from pydlbench.backends.frameworks.linked_calls import LinkedCalls
 from pydlbench.backends.steps.network import LOSS, OPTIMIZER
 from pydlbench.backends.tensorflow.settings import tf
-from pydlbench.calls.groups import CallGroup, distinct_groups
+from pydlbench.calls.groups import CallGroup, StepCall, distinct_calls, distinct_groups
 from pydlbench.calls.seen.tensorflow import NodeTensor, TensorFlowNode
-from pydlbench.calls.step_calls import StepCall, distinct_calls
 from pydlbench.errors import UnsupportedError
 from pydlbench.records.trace import Direction, ProgramCall, RecordedCall
 

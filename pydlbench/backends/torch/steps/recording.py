@@ -27,8 +27,8 @@ from torch.nn.modules.module import (
 
 from pydlbench.backends.torch.dispatch import DispatchMode
 from pydlbench.backends.torch.steps.signature import signature
+from pydlbench.calls.groups import StepCall, distinct_calls
 from pydlbench.calls.seen.aten import leaves, map_leaves
-from pydlbench.calls.step_calls import StepCall, distinct_calls
 from pydlbench.records.trace import Direction, OperatorsFacts, RecordedCall
 
 _aten: Any = torch.ops.aten
