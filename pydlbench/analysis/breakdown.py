@@ -462,7 +462,7 @@ class _Analysis:
             if name in ("native", "alone") and self._parts.later:
                 reasons[name] = self._parts.later
             elif name in ("limit", "native") and not self._limited:
-                early = "no limit of a call is known"
+                early = self._parts.no_limits or "no limit of a call is known"
                 reasons[name] = early if self._parts.later else "no native layer stands for a call"
             elif name == "alone" and not self._by_itself:
                 reasons[name] = "no call was run alone"

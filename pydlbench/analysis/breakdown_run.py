@@ -87,7 +87,7 @@ _KERNEL_BUDGET_S: Final = 0.25
 # Seconds of sampling in a round, for subjects that take as long as a step or longer. Long ones have
 # one sample in a round; short ones enough to resolve differences of 1 % of the step. Calls alone
 # have three samples if they take a second together.
-_PARTS_ROUND_S: Final = 0.75
+_PARTS_ROUND_S: Final = 0.4
 _ALONE_ROUND_S: Final = 3.5
 _PARTS_SAMPLES: Final = 4
 # PyTorch's name for batch normalisation.
@@ -124,6 +124,9 @@ _COARSE_ROUNDS: Final = {"cpu": 5, "cuda": 3}
 _PREPARING_STAGES: Final = 5
 # Why parts have no time in the answers of the coarse rounds.
 _LATER: Final = "the breakdown ended before they were timed"
+# Experiments that are not made in these answers.
+_LOGS: Final = "what libraries log of calls alone"
+_COUNTERS: Final = "caches, page faults and waking threads"
 # Checks are the business of ``pydlbench step``.
 _PREPARATION: Final = StepPreparation(checks=False)
 
@@ -146,7 +149,9 @@ def broken_down(
 ) -> Iterator[BreakdownRecord]:
     """Measure a step and its parts; yield where its time goes, as far as known, after each round.
 
-    An error after the first answer ends the rounds: the last answer says why.
+    There is an answer with the native layers, too, before the calls are prepared to run alone; and
+    one of all visits so far after an interruption. An error after the first answer ends the rounds:
+    the last answer says why.
 
     Args:
         step: the step.
@@ -189,14 +194,19 @@ def broken_down(
             for _ in range(coarse):
                 measuring.take()
                 yield answer(_LATER)
+            measuring.find_kernels()
+            yield answer(_LATER)
             measuring.prepare()
             for _ in range(rounds):
                 measuring.take()
                 yield answer()
-        except PydlbenchError as error:
+        except (PydlbenchError, KeyboardInterrupt) as error:
             if isinstance(error, UsageError) or not measuring.answered:
                 raise
-            yield answer(f"ended early: {' '.join(str(error).split())}")
+            stopped = isinstance(error, KeyboardInterrupt)
+            yield answer(_LATER if stopped else f"ended early: {' '.join(str(error).split())}")
+            if stopped:
+                raise
 
 
 class _Stages:
@@ -469,6 +479,7 @@ class _Rounds:
 
     Attributes:
         calls: the calls alone, once they are prepared.
+        has_kernels: whether the native layers were found.
         whole: whether all subjects were visited.
         not_made: steps with one thing changed that were not measured, with the reason.
         no_log: why nothing is known that only a log tells; empty if there is a log.
@@ -512,7 +523,9 @@ class _Rounds:
         # Rounds whose process died, of which only the second ends the breakdown.
         self._lost = 0
         self.calls: _PreparedCalls | None = None
-        self.whole = False
+        self.has_kernels = self.whole = False
+        self._limits: dict[tuple[str, str], float] = {}
+        self._no_limits: list[str] = []
         self.not_made: dict[str, None] = {}
         self.no_log = ""
         self.notes: list[str] = []
@@ -533,10 +546,32 @@ class _Rounds:
         first, *others = self._traced.rounds
         return tracing_of(self._recording.trace, self._way, sum(others, first), self._tracing_notes)
 
-    def prepare(self) -> None:
-        """Prepare all subjects besides the step and the traced step, for the rounds to come."""
-        bench, recording = self._bench, self._recording
-        step, session, trace = bench.step, bench.session, recording.trace
+    def early_parts(self, reason: str) -> StepParts:
+        """Return the parts of the step without native layers: its calls, with their rooflines.
+
+        Args:
+            reason: why native layers and calls alone were not timed.
+        """
+        trace = self._recording.trace
+        if not (self._no_limits or self._limits or self._bench.step.on_gpu):
+            self._no_limits = [reason]  # of an interruption that comes while the device is probed
+            refused: list[str] = []
+            limit_s = limits_of(trace.calls, self._bench.session, refused)
+            known = {(call.signature, call.direction): limit_s(call) for call in trace.calls}
+            self._limits = {key: seconds for key, seconds in known.items() if seconds is not None}
+            self._no_limits = refused
+        return StepParts(
+            calls=trace.calls,
+            gaps=trace.gaps,
+            limits=self._limits,
+            no_limits="; ".join(self._no_limits),
+            later=reason,
+        )
+
+    def find_kernels(self) -> None:
+        """Find the native layers; they have visits then, and are visited in the rounds to come."""
+        bench = self._bench
+        step, session = bench.step, bench.session
         bench.stages.begin("native layers")
         workers = [session.worker("native", step.device)]
         if not step.on_gpu:
@@ -544,10 +579,21 @@ class _Rounds:
         if bench.takes_operands:
             workers.append(session.worker(step.framework, step.device, warm=True, logging=True))
         start_together(workers)
-        subjects = bench.native.find(
-            recording.mapped, bench.rounds, bench.kernel_policy, bench.stages.within
+        self._subjects += bench.native.find(
+            self._recording.mapped,
+            bench.rounds,
+            bench.kernel_policy,
+            bench.stages.within,
+            self.table,
         )
         self.notes += bench.native.notes
+        self.has_kernels = True
+
+    def prepare(self) -> None:
+        """Prepare the step with kept pages, the calls alone and the probes, for later rounds."""
+        bench, recording = self._bench, self._recording
+        step, trace = bench.step, recording.trace
+        subjects: list[Subject] = []
         bench.stages.begin("calls alone")
         # The C library does not allocate a GPU's memory.
         if not step.on_gpu:
@@ -727,24 +773,26 @@ def _derive(
     missing: dict[str, dict[str, str]] = {"alone": {}, "in_context": {}}
     experiments: list[Experiment] = []
     kernel_notes: Sequence[str] = ()
-    if calls is None or not measured.whole:
-        parts = StepParts(
-            calls=recording.trace.calls,
-            gaps=recording.trace.gaps,
-            limits={} if step.on_gpu else _limits(bench, recording),
-            later=rest or _LATER,
-        )
-    else:
+    if measured.whole and calls is not None:
         parts = _step_parts(bench, recording, calls, table)
         experiments, kernel_notes = _experiments(bench, recording, measured, parts, missing)
+    elif measured.has_kernels:
+        parts = _step_parts(bench, recording, calls or _PreparedCalls(), table)
+        missing = {"alone": {_LOGS: rest}, "in_context": {_COUNTERS: rest}}
+    else:
+        parts = measured.early_parts(rest or _LATER)
     breakdown = break_down(table, parts, experiments, missing)
+    reasons = breakdown.reasons
+    if rest and breakdown.levels.alone is None:
+        reasons = {**reasons, "alone": rest}
     breakdown = msgspec.structs.replace(
         breakdown,
+        reasons=reasons,
         alternatives=tuple(alternatives(table, _CHANGES)),
         not_measured=(
             *breakdown.not_measured,
             *measured.not_made,
-            *([rest] if rest and not parts.later else []),
+            *([rest] if rest and measured.whole else []),
         ),
     )
     all_notes = (
@@ -779,14 +827,6 @@ def _derive(
         types=facts.types or None,
         notes=tuple(dict.fromkeys(all_notes)),
     )
-
-
-def _limits(bench: _Bench, recording: _Recording) -> dict[tuple[str, str], float]:
-    """Return the rooflines of calls on a CPU, by signature and direction, as far as known."""
-    calls = recording.trace.calls
-    limit_s = limits_of(calls, bench.session)
-    known = {(call.signature, call.direction): limit_s(call) for call in dict.fromkeys(calls)}
-    return {key: seconds for key, seconds in known.items() if seconds is not None}
 
 
 def _experiments(

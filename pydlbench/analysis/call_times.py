@@ -72,6 +72,7 @@ class StepParts:
         lacks: by operator, why its calls have no native layer, or could not be run alone.
         limits: roofline of a call in seconds, by signature and direction, where native layers were
             not timed.
+        no_limits: why ``limits`` is empty; empty if it is not, or if the reason is not known.
         later: why neither native layers nor calls alone were timed; empty if they were.
     """
 
@@ -83,6 +84,7 @@ class StepParts:
     in_place: Collection[tuple[str, str]] = frozenset()
     lacks: Mapping[str, str] = field(default_factory=dict)
     limits: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    no_limits: str = ""
     later: str = ""
 
 

@@ -18,7 +18,7 @@ from pydlbench.ops.table import ITEM_BYTES, without_sides
 from pydlbench.records.measurement import KernelSpec, Measurement
 from pydlbench.runner.session import Session
 from pydlbench.study.loop import Size, Subject
-from pydlbench.study.table import SampleTable
+from pydlbench.study.table import SampleTable, Visit
 from pydlbench.timing.chunk import Chunk, ChunkRequest
 from pydlbench.timing.policy import Policy
 from pydlbench.units import some_names
@@ -29,10 +29,10 @@ Prepared = RemoteKernel[KernelFacts]
 # Share of a GPU's memory for native kernels that stay prepared: calls alone may take a quarter, and
 # two processes hold the step.
 _MEMORY_SHARE: Final = 1 / 8
-# The smallest native kernels, which make this share of their sum, are visited in every third round
-# only: preparing them is not worth the time.
+# The smallest native kernels, which make this share of their sum, are visited in every fourth round
+# only, besides their search: preparing them is not worth the time.
 _TAIL_SHARE: Final = 0.25
-_TAIL_PERIOD: Final = 3
+_TAIL_PERIOD: Final = 4
 # Efficiency from which a native layer is faster than its limit, not by chance.
 _ABOVE_LIMIT: Final = 1.05
 _WITH_FEWER_FLOPS: Final = ("conv", "deconv")
@@ -73,6 +73,7 @@ class NativeLayers:
         rounds: int,
         policy: Policy,
         progress: Callable[[float, str], None],
+        table: SampleTable,
     ) -> list[Subject]:
         """Find the fastest kernel of each layer that was not found before; return the subjects.
 
@@ -81,6 +82,8 @@ class NativeLayers:
             rounds: number of rounds that will visit them.
             policy: policy of their visits.
             progress: called with the share of the kernels that were found, and what comes next.
+            table: gets a visit for each time of their rows: the search takes the first one. They
+                are of no round, and count in the medians.
         """
 
         def advance(done: float, total: int, label: str) -> None:
@@ -101,6 +104,8 @@ class NativeLayers:
                     known[spec.nameless] = row
                     self._keep(spec, row)
             self.rows = {spec: known[spec] for spec in wanted}
+            for spec, row in self.rows.items():
+                _add_visits(spec, row, table)
             subjects = list(self._subjects(policy, prepared))
         finally:  # release the kernels that do not stay
             with releasing(prepared.values()):
@@ -228,6 +233,13 @@ class NativeLayers:
             return False
         self._room_bytes -= needed
         return True
+
+
+def _add_visits(spec: KernelSpec, row: Measurement, table: SampleTable) -> None:
+    """Add the times of a row's repetitions to a table, as visits before the first round."""
+    times = () if row.time is None or not row.ok else row.time.visit_s or (row.time.median,)
+    for number, seconds in enumerate(times, start=1):
+        table.add(Visit(subject=spec, round=-number, seconds=(seconds,), clock_hz=row.clock_hz))
 
 
 def seldom(seconds: Mapping[KernelSpec, float]) -> frozenset[KernelSpec]:

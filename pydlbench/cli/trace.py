@@ -241,7 +241,7 @@ class TraceTask(Task):
             missing = "the file does not name its CPU; nearest: --on cpu, if it was this machine"
         how: dict[str, Any] = {"card": card, "missing": missing}
         if self.on == THIS_MACHINE and not recorded.on_gpu:
-            how["limit_s"] = limits_of(recorded.calls, session)
+            how["limit_s"] = limits_of(recorded.calls, session, [])
             how["limits_of"] = f"{session.facts.name}, {quantity(len(session.cpus), 'thread')}"
         path, _ = select_path(self.store)
         if card is not None and path is not None and path.exists():

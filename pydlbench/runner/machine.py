@@ -153,8 +153,8 @@ def _limits(seconds: float | None) -> dict[str, Any]:
     return {} if seconds is None else {"timeout": seconds, "prepare_timeout": seconds}
 
 
-# The fastest way to move bytes is the roof; it depends on the machine which of these it is.
-_ROOF_PATTERNS: Final = ("read", "copy", "triad")
+#: The fastest way to move bytes is the roof; it depends on the machine which of these it is.
+ROOF_PATTERNS: Final = ("read", "copy", "triad")
 # Seconds between two readings of a device's limits: a window of each level and a try of each peak
 # take about 0.2 s, less than 1 % of that.
 _REVISIT_S: Final = 30.0
@@ -324,7 +324,7 @@ class Devices:
         known = {row.level for row in self._cpu.bandwidths} - self._unconfirmed
         if known >= set(levels):
             return False
-        kept = [row for row in self.kept().read() if row.pattern in _ROOF_PATTERNS]
+        kept = [row for row in self.kept().read() if row.pattern in ROOF_PATTERNS]
         self._probed(spec, (spec.precision,), ())
         record = self._cpu
         sizes = cpu_record.probed_sizes(record)
@@ -398,7 +398,7 @@ class Devices:
             if spec.on_gpu:
                 record: DeviceRecord | GpuRecord = self.gpu(spec.device, precisions, levels=levels)
             else:
-                record = self.cpu(precisions, _ROOF_PATTERNS, levels)
+                record = self.cpu(precisions, ROOF_PATTERNS, levels)
             return self._revisited(spec.device, record)
         except PydlbenchError as error:
             self._unprobed[spec.device] = str(error)

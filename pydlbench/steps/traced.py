@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
+
 from pydlbench.backends.steps.device import fit_to_step
 from pydlbench.calls.meaning import Meaning
 from pydlbench.calls.seen import meaning_of
@@ -26,6 +28,7 @@ from pydlbench.records.trace import (
     Tracing,
     program_hash,
 )
+from pydlbench.runner.machine import ROOF_PATTERNS
 from pydlbench.runner.session import Session
 from pydlbench.timing.chunk import ChunkRequest
 from pydlbench.timing.policy import LEAST_ROUNDS
@@ -148,10 +151,11 @@ def trace_step(step: StepSpec, kernel: RemoteKernel[StepFacts], session: Session
         if isinstance(error, ValueError):
             raise
         return {"untraced": " ".join(str(error).split())}
+    notes = list(tracing.notes)
     # Rooflines are those of the CPU.
-    limit_s = (lambda _: None) if step.on_gpu else limits_of(facts.calls, session)
+    limit_s = (lambda _: None) if step.on_gpu else limits_of(facts.calls, session, notes)
     return {
-        "trace": tracing,
+        "trace": msgspec.structs.replace(tracing, notes=tuple(notes)),
         "program": program_hash((call.signature, call.direction) for call in facts.calls),
         **in_context(facts.calls, rounds, limit_s),
     }
@@ -402,27 +406,33 @@ def _alike(larger: Sequence[float], smaller: Sequence[float]) -> bool:
 
 
 def limits_of(
-    calls: Sequence[ProgramCall], session: Session
+    calls: Sequence[ProgramCall], session: Session, refused: list[str]
 ) -> Callable[[ProgramCall], float | None]:
     """Return a function for the roofline of a call on the CPU, which returns None if unknown.
 
     Calls without FLOPs whose operands fit into the first cache have no roofline: the bandwidth of
     the first cache is not probed.
+
+    Args:
+        calls: the calls of a step.
+        session: its devices are probed.
+        refused: gets the reason if the device, or a peak, could not be probed.
     """
     meanings = {call: meaning_of_call(call) for call in calls}
     found = dict.fromkeys(map(precision_of, meanings.values()))
     wanted = [precision for precision in found if precision in CPU_PRECISIONS]
     try:
-        device = session.devices.cpu(wanted, levels=LEVELS)
+        device = session.devices.cpu(wanted, ROOF_PATTERNS, LEVELS)
         bandwidths = device.levels(LEVELS)
-    except PydlbenchError:  # the times are valid without limits
+    except PydlbenchError as error:  # the times are valid without limits
+        refused.append(f"no limit: {' '.join(str(error).split())}")
         return lambda _: None
     peaks: dict[str, float] = {}
     for precision in wanted:
         try:
             peaks[precision] = device.limits(precision).measured
-        except UnsupportedError:
-            continue
+        except UnsupportedError as error:
+            refused.append(f"no limit in {precision}: {error}")
 
     def limit_s(call: ProgramCall) -> float | None:
         meaning = meanings[call]

@@ -289,8 +289,8 @@ def test_each_round_leaves_an_answer_whose_terms_add_up():
     answers = list(
         broken_down(STEP, gpu_session(200e-6, 100e-6), keep=lambda *row: kept.append(row))
     )
-    assert [answer.coarse for answer in answers] == 3 * [True] + 4 * [False]
-    assert [answer.measured.n for answer in answers] == [1, 2, 3, 4, 5, 6, 7]
+    assert [answer.coarse for answer in answers] == 3 * [True] + 5 * [False]
+    assert [answer.measured.n for answer in answers] == [1, 2, 3, 3, 4, 5, 6, 7]
     for answer in answers:
         assert sum(term.seconds for term in answer.terms) == pytest.approx(answer.measured.median)
     coarse = answers[2]
@@ -301,6 +301,39 @@ def test_each_round_leaves_an_answer_whose_terms_add_up():
     assert rest.seconds == pytest.approx(300e-6, rel=0.1)
     assert any(coarse.reasons["alone"] in text for text in coarse.not_measured)
     assert len(kept) == 2
+    with_kernels = answers[3]
+    assert with_kernels.levels.native.median == pytest.approx(4e-6)
+    assert with_kernels.levels.alone is None
+
+
+@pytest.mark.parametrize(
+    ("operation", "native"), [("measure", False), ("build", True), ("sample", True)]
+)
+def test_an_interruption_leaves_all_that_was_timed(monkeypatch, operation, native):
+    session, build = gpu_session(200e-6, 100e-6), Worker.build
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    def building(worker, request, facts, **words):
+        kernel = build(worker, request, facts, **words)
+        if request is requests.request_calls:
+            kernel.sample = interrupted
+            if operation == "build":
+                interrupted()
+        return kernel
+
+    if operation == "measure":
+        session.measure = interrupted
+    monkeypatch.setattr(Worker, "build", building)
+    answers = []
+    with pytest.raises(KeyboardInterrupt):
+        answers.extend(broken_down(STEP, session))
+    last = answers[-1]
+    assert sum(term.seconds for term in last.terms) == pytest.approx(last.measured.median)
+    assert (last.levels.native is not None) is native
+    assert last.levels.alone is None
+    assert last.reasons["alone"] in " ".join(last.not_measured)
 
 
 def test_native_rows_that_are_known_are_not_measured_again():

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from pydlbench.devices.roofline import MemoryLevel
-from pydlbench.errors import PrimitiveError
+from pydlbench.errors import PrimitiveError, UnsupportedError
 from pydlbench.records.trace import ProgramCall, TraceFacts
 from pydlbench.steps.traced import Rounds, in_context, limits_of, rounds_wanted, traced_rounds
 from pydlbench.timing.chunk import Chunk
@@ -116,7 +116,15 @@ def test_what_only_moves_bytes_is_held_against_the_caches_that_were_probed(count
         levels=lambda _: levels, limits=lambda _: SimpleNamespace(measured=1e12)
     )
     session = SimpleNamespace(devices=SimpleNamespace(cpu=lambda *_, **__: device))
-    assert limits_of([call], session)(call) == pytest.approx(limit_s)
+    refused = []
+    assert limits_of([call], session, refused)(call) == pytest.approx(limit_s)
+
+    def refuse(*_, **__):
+        raise UnsupportedError("a probe was faster than possible")
+
+    session.devices.cpu = refuse
+    assert limits_of([call], session, refused)(call) is None
+    assert ["faster than possible" in reason for reason in refused] == [True]
 
 
 def test_a_module_has_a_limit_where_nearly_all_of_its_calls_have_one():
