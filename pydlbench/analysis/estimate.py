@@ -213,10 +213,9 @@ def _layer(
     *,
     like: str,
 ) -> EstimatedLayer:
-    algorithms: dict[str, str] = {}
-    for term in terms:
-        if algorithm := rows[term.hot].algorithm:
-            algorithms.setdefault(_pass(term), algorithm)
+    # The first one of a pass counts.
+    known = ((_pass(term), rows[term.hot].algorithm) for term in reversed(terms))
+    algorithms = {pass_: algorithm for pass_, algorithm in known if algorithm}
     roofs = [rows[term.hot].roofline for term in terms]
     roof_s = sum_known(None if roof is None else roof.time_s for roof in roofs)
     slowest = max(terms, key=lambda term: range_of(term, rows).middle)
@@ -314,11 +313,7 @@ class EstimateKernels:
     @property
     def specs(self) -> tuple[KernelSpec, ...]:
         """The specs to measure: each distinct one once, hot and cold ones beside each other."""
-        specs: dict[KernelSpec, None] = {}
-        for term in self.terms:
-            specs.setdefault(term.hot)
-            specs.setdefault(term.cold)
-        return tuple(specs)
+        return tuple(dict.fromkeys(spec for term in self.terms for spec in (term.hot, term.cold)))
 
     @property
     def by_size(self) -> tuple[KernelSpec, ...]:

@@ -236,15 +236,15 @@ def _csv(loaded: Sequence[Loaded]) -> tuple[str, list[str]]:
         ("step", step.CSV_COLUMNS, _steps),
         ("trace", trace.CSV_COLUMNS, _traced_calls),
     ):
-        rows: list[list[Any]] = []
-        for stored in loaded:
-            documents = read(stored.entries)
-            rows += csv.flat_lines(stored.record, table, columns, documents)
+        rows = [
+            line
+            for stored in loaded
+            for line in csv.flat_lines(stored.record, table, columns, read(stored.entries))
+        ]
         if rows:
             rest = sum(entry.table != table for stored in loaded for entry in stored.entries)
-            others = "1 entry of another kind is"
-            if rest > 1:
-                others = f"{rest} entries of other kinds are"
+            several = f"{rest} entries of other kinds are"
+            others = several if rest > 1 else "1 entry of another kind is"
             left_out = f"{others} not in it; --format json has all"
             return csv_text(columns, rows), [left_out] if rest else []
     raise UsageError(

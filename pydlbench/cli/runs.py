@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import importlib
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.cli.machine import reading_store
 from pydlbench.cli.options import RUN, RUNS, JsonOutput, Quiet, Stored, argument, flag, option
@@ -19,7 +19,7 @@ from pydlbench.errors import UsageError, nearest
 from pydlbench.grouping import group_by
 from pydlbench.report.blocks import Block, Lines
 from pydlbench.report.text import Style, as_text
-from pydlbench.units import number
+from pydlbench.units import known_text, number
 
 if TYPE_CHECKING:
     from pydlbench.records.run import RunInfo
@@ -328,16 +328,22 @@ def _estimates(run: Loaded) -> list[Block]:
     from pydlbench.report.estimate import estimate_report
     from pydlbench.runner.execute import kernel_of
 
-    blocks: list[Block] = []
-    for entry in run.table("estimate"):
-        rows = [
-            Measurement.from_dict(kernel.document)
-            for kernel in run.table("layer")
-            if run.info.kind == "estimate" or (kernel.key and kernel_of(kernel.key) == entry.key)
-        ]
-        step = StepEstimate.from_dict(entry.document)
-        blocks += estimate_report(run.record, step, rows)
-    return blocks
+    kernels = group_by(
+        run.table("layer"),
+        lambda kernel: run.info.kind == "estimate" or (bool(kernel.key) and kernel_of(kernel.key)),
+    )
+    return [
+        block
+        for entry in run.table("estimate")
+        for block in estimate_report(
+            run.record,
+            StepEstimate.from_dict(entry.document),
+            [
+                Measurement.from_dict(kernel.document)
+                for kernel in kernels.get(True, kernels.get(entry.key, []))
+            ],
+        )
+    ]
 
 
 def _steps(run: Loaded) -> list[Block]:
@@ -368,20 +374,24 @@ def _steps(run: Loaded) -> list[Block]:
 
 def _protocols(run: Loaded) -> list[Block]:
     """Return the numbers; the text that the script prints with them is not stored."""
-    blocks: list[Block] = []
-    for entry in run.table("protocol"):
-        document = entry.document
-        words = [document["protocol"], document.get("model"), document.get("precision")]
-        lines = []
-        for result in document["numbers"]:
-            spread = result.get("spread")
-            value = number(result["value"])
-            value += f" +/- {number(spread)}" if spread is not None else ""
-            count = f"  (n {len(result['times'])})" if result.get("times") else ""
-            lines.append(f"{result['name']}  {value} {result['unit']}{count}")
-        title = "  ".join(filter(None, [*words, document.get("library")]))
-        blocks.append(Lines(lines, listed=True, title=title))
-    return blocks
+    documents = [entry.document for entry in run.table("protocol")]
+    names = ("protocol", "model", "precision", "library")
+    return [
+        Lines(
+            list(map(_number_text, document["numbers"])),
+            listed=True,
+            title="  ".join(filter(None, map(document.get, names))),
+        )
+        for document in documents
+    ]
+
+
+def _number_text(result: Mapping[str, Any]) -> str:
+    value = number(result["value"]) + known_text(
+        result.get("spread"), lambda spread: f" +/- {number(spread)}"
+    )
+    count = f"  (n {len(result['times'])})" if result.get("times") else ""
+    return f"{result['name']}  {value} {result['unit']}{count}"
 
 
 def _findings(run: Loaded) -> list[Block]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,8 +16,18 @@ from pydlbench.devices.gpu.cards import KnownCard, find_card
 from pydlbench.devices.gpu.facts import GpuFacts
 from pydlbench.devices.gpu.peaks import accumulator, other_accumulators, theoretical_peak
 from pydlbench.grouping import group_by
+from pydlbench.records.record import Column
 from pydlbench.report.blocks import Block, Facts, Headline, Lines, TableBlock
-from pydlbench.units import format_bytes, format_hz, format_seconds, known_text, number, percent, si
+from pydlbench.units import (
+    format_bytes,
+    format_hz,
+    format_seconds,
+    holding,
+    known_text,
+    number,
+    percent,
+    si,
+)
 
 if TYPE_CHECKING:
     from pydlbench.devices.cpu.record import DeviceRecord
@@ -429,54 +440,57 @@ def price_cards(
         prices: USD by card name.
         images_per_s: throughput by card name.
     """
-    priced = []
-    for card in cards:
-        derived = _derived(card)
-        priced.append(
-            PricedCard(
-                card=card,
-                tflops={**derived, **card.tflops},
-                derived=frozenset(derived),
-                price_usd=prices.get(card.name),
-                images_per_s=images_per_s.get(card.name),
-            )
+    derived = {card.name: _derived(card) for card in cards}
+    return tuple(
+        PricedCard(
+            card=card,
+            tflops={**derived[card.name], **card.tflops},
+            derived=frozenset(derived[card.name]),
+            price_usd=prices.get(card.name),
+            images_per_s=images_per_s.get(card.name),
         )
-    return tuple(priced)
+        for card in cards
+    )
 
 
 def cards_report(cards: Sequence[PricedCard]) -> list[Block]:
     """Return the legend and the table; columns of prices only if there are any."""
     priced = any(card.price_usd is not None for card in cards)
     imaged = any(card.images_per_s is not None for card in cards)
-    legend = [_LEGEND]
-    titles = ["card", "year", "cc", "SMs", "memory", "GB/s", *_TITLES.values(), "W"]
-    if priced:
-        titles += ["USD", "FP32/kUSD", "FP16 tc/kUSD"]
-        legend.append("/kUSD: TFLOP/s per 1000 USD at the prices given with --price.")
-    if imaged:
-        titles += ["images/s", "images/s/USD"]
-        legend.append("images/s: as given with --throughput; images/s/USD: that over the price.")
-    cells = [_card_cells(card, priced, imaged) for card in cards]
-    right = [title not in ("card", "memory") for title in titles]
-    return [Lines(legend), TableBlock(titles, cells, right)]
-
-
-def _card_cells(priced_card: PricedCard, priced: bool, imaged: bool) -> list[str]:
-    card = priced_card.card
-    figures = []
-    for name in _TITLES:
-        derived = name in priced_card.derived
-        text = _number(priced_card.tflops.get(name), 3 if derived else 4)
-        figures.append(f"{text}*" if derived else text)
-    per_usd = [priced_card.tflops_per_kusd(name) for name in ("fp32", "fp16-tc")]
-    rates = [priced_card.images_per_s, priced_card.images_per_s_per_usd]
-    return [
-        *(card.name, str(card.year), card.capability, str(card.multiprocessors)),
-        *(f"{card.memory_gb:g} GB {card.memory_type}", f"{card.bandwidth_gb_per_s:g}"),
-        *(*figures, _number(card.power_w)),
-        *map(_number, [priced_card.price_usd, *per_usd] if priced else ()),
-        *map(_number, rates if imaged else ()),
+    legend = {
+        _LEGEND: True,
+        "/kUSD: TFLOP/s per 1000 USD at the prices given with --price.": priced,
+        "images/s: as given with --throughput; images/s/USD: that over the price.": imaged,
+    }
+    columns = [
+        Column[PricedCard]("card", lambda row: row.card.name, right=False),
+        Column("year", lambda row: str(row.card.year)),
+        Column("cc", lambda row: row.card.capability),
+        Column("SMs", lambda row: str(row.card.multiprocessors)),
+        Column(
+            "memory", lambda row: f"{row.card.memory_gb:g} GB {row.card.memory_type}", right=False
+        ),
+        Column("GB/s", lambda row: f"{row.card.bandwidth_gb_per_s:g}"),
+        *(Column(title, partial(_figure, precision=name)) for name, title in _TITLES.items()),
+        Column("W", lambda row: _number(row.card.power_w)),
     ]
+    prices = [
+        Column[PricedCard]("USD", lambda row: _number(row.price_usd)),
+        Column("FP32/kUSD", lambda row: _number(row.tflops_per_kusd("fp32"))),
+        Column("FP16 tc/kUSD", lambda row: _number(row.tflops_per_kusd("fp16-tc"))),
+    ]
+    rates = [
+        Column[PricedCard]("images/s", lambda row: _number(row.images_per_s)),
+        Column("images/s/USD", lambda row: _number(row.images_per_s_per_usd)),
+    ]
+    columns += [*(prices if priced else ()), *(rates if imaged else ())]
+    return [Lines(holding(legend)), TableBlock.from_rows(columns, cards)]
+
+
+def _figure(row: PricedCard, precision: str) -> str:
+    """Return TFLOP/s; a derived figure has three digits and a mark."""
+    value = row.tflops.get(precision)
+    return f"{_number(value, 3)}*" if precision in row.derived else _number(value)
 
 
 def _derived(card: KnownCard) -> dict[str, float]:

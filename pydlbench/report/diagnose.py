@@ -12,7 +12,15 @@ from pydlbench.records.user_model import rate_unit
 from pydlbench.report.blocks import Block, Facts, Figure, Heading, Headline, Lines
 from pydlbench.report.columns import device_name
 from pydlbench.report.figures.bars import Bar, bars
-from pydlbench.units import format_seconds, holding, merge_notes, per_second, percent, quantity
+from pydlbench.units import (
+    format_seconds,
+    holding,
+    known_text,
+    merge_notes,
+    per_second,
+    percent,
+    quantity,
+)
 
 #: Note below findings that are about the same parts of the step.
 OVERLAPS = (
@@ -129,11 +137,12 @@ def because(finding: Finding) -> list[str]:
     """Return a line for each cause, with its name and share if there are several."""
     if len(finding.causes) == 1:
         return [finding.causes[0].meaning]
-    lines = []
-    for cause in finding.causes:
-        saved_s = "" if cause.seconds is None else f", {format_seconds(cause.seconds)}"
-        lines.append(f"{_cause_name(finding, cause)}{saved_s}: {cause.meaning}")
-    return lines
+    return [
+        f"{_cause_name(finding, cause)}"
+        f"{known_text(cause.seconds, lambda seconds: f', {format_seconds(seconds)}')}: "
+        f"{cause.meaning}"
+        for cause in finding.causes
+    ]
 
 
 def _cause_name(finding: Finding, cause: Cause) -> str:

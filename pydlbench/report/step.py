@@ -29,6 +29,7 @@ from pydlbench.study.estimate import Estimate, estimate_values
 from pydlbench.units import (
     format_flops,
     format_seconds,
+    known_text,
     merge_notes,
     per_second,
     percent,
@@ -343,19 +344,20 @@ def conclude(rows: Sequence[StepRow]) -> list[str]:
     quiet = [row for row in timed if not row.record.contended]
     disturbed = len(timed) - len(quiet)
     groups = group_by(quiet, lambda row: row.group)
-    lines = [_group_line(group, len(groups) > 1) for group in groups.values()]
-    if disturbed:
-        lines.append(
-            f"* disturbed by other work ({disturbed} of {len(timed)}): upper bounds; repeat on an "
-            "idle machine."
-        )
-    lines += _sweep(quiet)
-    lines += _devices(quiet)
-    lines += verdicts(quiet)
     failed = sum(row.record.status == "failed" for row in rows)
-    if failed:
-        lines.append(f"{failed} of {len(rows)} rows failed; their reasons stand above.")
-    return lines
+    disturbance = (
+        f"* disturbed by other work ({disturbed} of {len(timed)}): upper bounds; repeat on an idle "
+        "machine."
+    )
+    lines = (
+        *(_group_line(group, len(groups) > 1) for group in groups.values()),
+        disturbance if disturbed else "",
+        *_sweep(quiet),
+        *_devices(quiet),
+        *verdicts(quiet),
+        f"{failed} of {len(rows)} rows failed; their reasons stand above." if failed else "",
+    )
+    return list(filter(None, lines))
 
 
 def _conclusion(rows: Sequence[StepRow], agreements: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -390,36 +392,42 @@ def _group_line(rows: Sequence[StepRow], several: bool) -> str:
     assert best is not None, "all of them have a time"
     assert best.record.time is not None, "likewise"
     batch, phase = best.group
-    text = f"{_name(best, rows)} " + ("is fastest" if len(rows) > 1 else "takes")
-    text += ": " if len(rows) > 1 else " "
-    text += f"{format_seconds(best.record.time.median)} per step"
-    if best.record.images_per_s is not None:
-        text += f", {per_second(best.record.images_per_s)} {rate_unit(best.record.spec.own)}"
-    others = []
-    for row in rows:
-        times = None if row is best else ratio(row, best)
-        if times is None:
-            continue
-        tied = (times.interval.low if times.interval else times.median) <= 1
-        words = "cannot be told from it" if tied else f"takes {times.median:.3g} times as long"
-        others.append(f"{_name(row, rows)} {words}{_span(times)}")
+    verb = "is fastest:" if len(rows) > 1 else "takes"
+    rate = known_text(
+        best.record.images_per_s,
+        lambda rate: f", {per_second(rate)} {rate_unit(best.record.spec.own)}",
+    )
+    time = format_seconds(best.record.time.median)
+    text = f"{_name(best, rows)} {verb} {time} per step{rate}"
+    others = [
+        f"{_name(row, rows)} {_longer(times)}{_span(times)}"
+        for row in rows
+        if row is not best and (times := ratio(row, best)) is not None
+    ]
     end = "; ".join([text, *others]) + "."
     return f"batch {batch}, {phase}: {end}" if several else end
+
+
+def _longer(times: Estimate) -> str:
+    tied = (times.interval.low if times.interval else times.median) <= 1
+    return "cannot be told from it" if tied else f"takes {times.median:.3g} times as long"
 
 
 def _sweep(timed: Sequence[StepRow]) -> list[str]:
     """Return a line for each phase on the batch with the highest rate."""
     if len({row.record.spec.batch for row in timed}) < 2:
         return []
-    lines = []
-    for phase, rows in group_by(timed, lambda row: row.record.spec.phase).items():
-        best = max(rows, key=lambda row: row.record.images_per_s or 0.0)
-        rate = per_second(best.record.images_per_s or 0.0)
-        lines.append(
-            f"highest rate in {phase}: {rate} {rate_unit(best.record.spec.own)} at batch "
-            f"{best.record.spec.batch} with {_name(best, rows)}."
-        )
-    return lines
+    by_phase = group_by(timed, lambda row: row.record.spec.phase)
+    best = {
+        phase: max(rows, key=lambda row: row.record.images_per_s or 0.0)
+        for phase, rows in by_phase.items()
+    }
+    return [
+        f"highest rate in {phase}: {per_second(row.record.images_per_s or 0.0)} "
+        f"{rate_unit(row.record.spec.own)} at batch {row.record.spec.batch} with "
+        f"{_name(row, by_phase[phase])}."
+        for phase, row in best.items()
+    ]
 
 
 def _devices(timed: Sequence[StepRow]) -> list[str]:

@@ -214,14 +214,9 @@ def _places(ledger: StepLedger, calls: Sequence[LedgerCall]) -> str:
     sums = sum_by((call.module, call.device_s or 0.0) for call in calls if call.module)
     repeats = {row.module: row.repeats for row in ledger.modules}
     named = sorted(sums, key=lambda name: -sums[name])[:MAX_NAMED]
-    if not named:
-        return ""
-    texts = []
-    for name in named:
-        times = repeats.get(name, 1)
-        last = name.rpartition("/")[2]
-        texts.append(f"{times} x {last}" if times > 1 else last)
-    return f", most of them in {' and '.join(texts)}"
+    times = {name: f"{repeats[name]} x " if repeats.get(name, 1) > 1 else "" for name in named}
+    texts = [f"{times[name]}{name.rpartition('/')[2]}" for name in named]
+    return f", most of them in {' and '.join(texts)}" if texts else ""
 
 
 def _heading(ledger: StepLedger) -> list[str]:
