@@ -462,8 +462,8 @@ def cards_report(cards: Sequence[PricedCard]) -> list[Block]:
         "/kUSD: TFLOP/s per 1000 USD at the prices given with --price.": priced,
         "images/s: as given with --throughput; images/s/USD: that over the price.": imaged,
     }
-    columns = [
-        Column[PricedCard]("card", lambda row: row.card.name, right=False),
+    columns: list[Column[PricedCard]] = [
+        Column("card", lambda row: row.card.name, right=False),
         Column("year", lambda row: str(row.card.year)),
         Column("cc", lambda row: row.card.capability),
         Column("SMs", lambda row: str(row.card.multiprocessors)),
@@ -474,13 +474,13 @@ def cards_report(cards: Sequence[PricedCard]) -> list[Block]:
         *(Column(title, partial(_figure, precision=name)) for name, title in _TITLES.items()),
         Column("W", lambda row: _number(row.card.power_w)),
     ]
-    prices = [
-        Column[PricedCard]("USD", lambda row: _number(row.price_usd)),
+    prices: list[Column[PricedCard]] = [
+        Column("USD", lambda row: _number(row.price_usd)),
         Column("FP32/kUSD", lambda row: _number(row.tflops_per_kusd("fp32"))),
         Column("FP16 tc/kUSD", lambda row: _number(row.tflops_per_kusd("fp16-tc"))),
     ]
-    rates = [
-        Column[PricedCard]("images/s", lambda row: _number(row.images_per_s)),
+    rates: list[Column[PricedCard]] = [
+        Column("images/s", lambda row: _number(row.images_per_s)),
         Column("images/s/USD", lambda row: _number(row.images_per_s_per_usd)),
     ]
     columns += [*(prices if priced else ()), *(rates if imaged else ())]
