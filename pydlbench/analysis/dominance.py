@@ -19,7 +19,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from pydlbench.timing.statistics import CONFIDENCE
+from pydlbench.records.trace import Dominant
 
 if TYPE_CHECKING:
     from pydlbench.records.measurement import TimeSummary
@@ -50,45 +50,9 @@ class TimedItem:
         return cls(seconds=time.median, half_width_s=(time.ci_high - time.ci_low) / 2)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dominance:
-    """The largest part of a sum.
-
-    Attributes:
-        name: name of the part.
-        share: share of the part in the sum, 0 to 1.
-        ci_low: lower end of the share's interval, at the same level as the intervals of the times
-            (:data:`~pydlbench.timing.statistics.CONFIDENCE`); None if a time has no interval.
-        ci_high: upper end of the share's interval; None if a time has no interval.
-        rivals: parts that may be larger, within their intervals; the largest first.
-    """
-
-    name: str
-    share: float
-    ci_low: float | None = None
-    ci_high: float | None = None
-    rivals: tuple[str, ...] = ()
-
-    @property
-    def clear(self) -> bool:
-        """Whether it is larger than every other part beyond their intervals."""
-        return not self.rivals
-
-    def record(self) -> dict[str, float]:
-        """Return the share and its interval, if any, as they are stored."""
-        if self.ci_low is None or self.ci_high is None:
-            return {"median": self.share}
-        return {
-            "median": self.share,
-            "ci_low": self.ci_low,
-            "ci_high": self.ci_high,
-            "confidence": CONFIDENCE,
-        }
-
-
 def dominance(
     parts: Mapping[str, Mapping[Key, float]], times: Mapping[Key, TimedItem]
-) -> Dominance | None:
+) -> Dominant | None:
     """Return the largest part of a sum; None if the sum is zero.
 
     Args:
@@ -107,7 +71,7 @@ def dominance(
     share = sums[first] / total
     width = _half_width(parts[first], whole, share, times) / total
     complete = all(times[key].known for key in whole.keys() | parts[first].keys())
-    return Dominance(
+    return Dominant(
         name=first,
         share=share,
         ci_low=max(0.0, share - width) if complete else None,

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from pydlbench.analysis.dominance import Dominance, TimedItem, dominance
+from pydlbench.analysis.dominance import TimedItem, dominance
 from pydlbench.analysis.effort import half_width_s, sharing
 from pydlbench.grouping import group_by, sum_by
 from pydlbench.models.graph import Model
@@ -34,8 +34,9 @@ from pydlbench.records.estimate import (
     group_layers,
 )
 from pydlbench.records.measurement import MATERIAL, KernelSpec, Measurement, disturbed_share
+from pydlbench.records.trace import Dominant
 from pydlbench.runner.session import Effort
-from pydlbench.timing.statistics import sum_known
+from pydlbench.timing.statistics import CONFIDENCE, sum_known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,8 +144,8 @@ def estimate(
             "layers": largest.count if largest else 0,
             "share": largest.share if largest else None,
         },
-        dominant_share=None if dominant is None else dominant.record(),
-        dominant_clear=dominant is not None and dominant.clear,
+        dominant_share=None if dominant is None else share_of(dominant),
+        dominant_clear=dominant is not None and not dominant.rivals,
         dominant_rivals=() if dominant is None else dominant.rivals,
         disturbed_share=_disturbed(kept, rows),
         dominant_kind=max(kinds, key=kinds.__getitem__, default=None),
@@ -174,7 +175,7 @@ def _dominance(
     layers: Iterable[EstimatedLayer],
     timed: Mapping[str, Sequence[EstimateTerm]],
     rows: Mapping[KernelSpec, Measurement],
-) -> Dominance | None:
+) -> Dominant | None:
     """Return the dominant layer; layers with the same kernels are one part of the sum."""
     parts = {
         name: _weights([term for layer in alike for term in timed[layer.name]], rows)
@@ -187,6 +188,14 @@ def _dominance(
         if (time := rows[spec].time) is not None
     }
     return dominance(parts, times)
+
+
+def share_of(dominant: Dominant) -> dict[str, float]:
+    """Return a share and its interval, if any, as they are stored."""
+    if dominant.ci_low is None or dominant.ci_high is None:
+        return {"median": dominant.share}
+    ends = {"ci_low": dominant.ci_low, "ci_high": dominant.ci_high}
+    return {"median": dominant.share, **ends, "confidence": CONFIDENCE}
 
 
 def _reason(row: Measurement) -> str | None:

@@ -251,14 +251,15 @@ class ModuleInContext(Record, frozen=True, kw_only=True):
 
 
 class Dominant(Record, frozen=True, kw_only=True):
-    """The module that takes most of a step.
+    """The part that takes most of a step: a module, or a layer of an estimate.
 
     Attributes:
-        name: name of the module.
+        name: name of the part.
         share: share of the step.
-        ci_low: lower end of the 95 % interval over the rounds; None with a single round.
+        ci_low: lower end of the 95 % interval of the share; None if it is not known, as with a
+            single round.
         ci_high: upper end of the interval.
-        rivals: modules whose shares do not differ significantly from this share, the largest first.
+        rivals: parts whose shares do not differ significantly from this share, the largest first.
     """
 
     name: str

@@ -6,12 +6,12 @@ import shlex
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from pydlbench.analysis.dominance import Dominance
 from pydlbench.records.documents import SummaryDocument
 from pydlbench.records.estimate import EstimatedLayer, Recorded, StepEstimate
 from pydlbench.records.measurement import MIN_NAMED_SHARE, Measurement, fewer_flops
 from pydlbench.records.record import columns_of
 from pydlbench.records.run import RunRecord
+from pydlbench.records.trace import Dominant
 from pydlbench.records.user_model import rate_unit
 from pydlbench.report.blocks import Block, Facts, Heading, Headline, Lines, TableBlock
 from pydlbench.report.columns import device_name, group_names
@@ -207,7 +207,7 @@ def _dominates(step: StepEstimate, largest: EstimatedLayer) -> str:
     who = dominates(largest.name, largest.count, step.dominant_rivals)
     share = {"median": largest.share, **(step.dominant_share or {})}
     low, high = share.get("ci_low"), share.get("ci_high")
-    text = share_text(Dominance(name=largest.name, share=share["median"], ci_low=low, ci_high=high))
+    text = share_text(Dominant(name=largest.name, share=share["median"], ci_low=low, ci_high=high))
     doubt = ", which their intervals cannot tell apart" if step.dominant_rivals else ""
     return f"{who}: {text} of the step{doubt}"
 

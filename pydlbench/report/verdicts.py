@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from pydlbench.analysis.dominance import Dominance, TimedItem, dominance
+from pydlbench.analysis.dominance import TimedItem, dominance
 from pydlbench.grouping import sum_by
 from pydlbench.ops.table import ITEM_BYTES, without_sides
 from pydlbench.records.measurement import (
@@ -16,6 +16,7 @@ from pydlbench.records.measurement import (
     disturbed_share,
 )
 from pydlbench.records.run import RunRecord
+from pydlbench.records.trace import Dominant
 from pydlbench.report.columns import LEVEL_NAMES, MAX_RIVALS, by_problem, short_name, varying
 from pydlbench.report.rivals import compare_backends, compare_settings
 from pydlbench.timing.guards import HARMFUL
@@ -292,7 +293,7 @@ def dominates(name: str, count: int = 1, rivals: Sequence[str] = ()) -> str:
     return f"{', '.join(shown)} or {last} dominates"
 
 
-def share_text(leader: Dominance) -> str:
+def share_text(leader: Dominant) -> str:
     """Return a share with its interval, if it has one: ``21 % (95 % 19 .. 23)``."""
     if leader.ci_low is None or leader.ci_high is None:
         return percent(leader.share)
@@ -344,9 +345,11 @@ def _sum(timed: Sequence[Measurement]) -> list[str]:
         text += f", {percent(share)} of it in {slow.pass_}"
         return [f"{text}; {percent(roof / total)} of it is the measured limit." if known else text]
     text = f"{dominates(short_name(top), 1, list(map(short_name, leader.rivals)))}: "
-    text += f"{share_text(leader)} of the " if leader.clear else f"{percent(leader.share)} of the "
+    text += (
+        f"{share_text(leader)} of the " if not leader.rivals else f"{percent(leader.share)} of the "
+    )
     text += f"{format_seconds(total)} that {len(times)} layers add up to{over}"
-    if not leader.clear:
+    if leader.rivals:
         text += ", which their intervals cannot tell apart"
     if not known:
         return [f"{text}."]
@@ -362,7 +365,7 @@ def _sum(timed: Sequence[Measurement]) -> list[str]:
     return [f"{text}, and {short_name(worst)} loses most: {lost}."]
 
 
-def _leader(timed: Sequence[Measurement]) -> Dominance | None:
+def _leader(timed: Sequence[Measurement]) -> Dominant | None:
     """Return the layer that takes most of the sum; None if other work disturbed it."""
     parts: dict[str, dict[int, float]] = {}
     times: dict[int, TimedItem] = {}

@@ -8,7 +8,7 @@ import pytest
 from invented_evidence import row
 
 from pydlbench.analysis.dominance import TimedItem, dominance
-from pydlbench.analysis.estimate import estimate, plan_step
+from pydlbench.analysis.estimate import estimate, plan_step, share_of
 from pydlbench.models import build_model
 from pydlbench.records.measurement import time_summary
 from pydlbench.report.verdicts import share_text
@@ -22,7 +22,7 @@ def test_the_share_and_its_interval():
     # s = 3 / 4, and by the delta method (1 - s) h_a and s h_b over the sum.
     found = dominance({"a": {0: 1.0}, "b": {1: 1.0}}, {0: timed(3.0, 0.3), 1: timed(1.0, 0.2)})
     width = math.hypot(0.25 * 0.3, 0.75 * 0.2) / 4
-    assert (found.name, found.share, found.clear) == ("a", 0.75, True)
+    assert (found.name, found.share, found.rivals) == ("a", 0.75, ())
     assert (found.ci_low, found.ci_high) == (
         pytest.approx(0.75 - width),
         pytest.approx(0.75 + width),
@@ -45,27 +45,27 @@ def test_parts_whose_difference_may_be_nothing_are_rivals():
     parts = {"a": {0: 1.0}, "b": {1: 1.0}, "c": {2: 1.0}}
     times = {0: timed(1.0, 0.1), 1: timed(1.1, 0.1), 2: timed(0.5, 0.1)}
     found = dominance(parts, times)
-    assert (found.name, found.rivals, found.clear) == ("b", ("a",), False)
+    assert (found.name, found.rivals) == ("b", ("a",))
 
 
 def test_what_two_parts_share_does_not_blur_their_difference():
     # The same noisy kernel is in both, and the rest differs beyond its own interval.
     parts = {"a": {"both": 5.0, "a": 1.0}, "b": {"both": 5.0, "b": 1.0}}
     times = {"both": timed(1.0, 0.5), "a": timed(0.2, 0.01), "b": timed(0.1, 0.01)}
-    assert dominance(parts, times).clear
+    assert not dominance(parts, times).rivals
 
 
 def test_a_share_has_an_interval_where_every_time_has_one():
     parts = {"a": {0: 1.0}, "b": {1: 1.0}}
     times = {number: time_summary([3.0 - number] * 3) for number in (0, 1)}
     found = dominance(parts, {key: TimedItem.from_summary(time) for key, time in times.items()})
-    assert found.record() == {"median": 0.6, "ci_low": 0.6, "ci_high": 0.6, "confidence": 0.95}
+    assert share_of(found) == {"median": 0.6, "ci_low": 0.6, "ci_high": 0.6, "confidence": 0.95}
     assert share_text(found) == "60.0 % (95 % 60.0 .. 60.0)"
     # A single sample has none; quartiles are none.
     times[1] = time_summary([2.0])
     found = dominance(parts, {key: TimedItem.from_summary(time) for key, time in times.items()})
-    assert found.record() == {"median": 0.6}
-    assert (found.clear, share_text(found)) == (True, "60 %")
+    assert share_of(found) == {"median": 0.6}
+    assert (found.rivals, share_text(found)) == ((), "60 %")
 
 
 def test_nothing_dominates_an_empty_sum():
