@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, TypeAlias
 
 from pydlbench.errors import PydlbenchError, UsageError, WorkerError, nearest
 from pydlbench.fleet.node import (
@@ -64,41 +64,6 @@ class Finished:
     reason: str | None
     received: float
     last: bool = False
-
-
-class Engine(Protocol):
-    """Runs visits.
-
-    Attributes:
-        shares_files: whether visits see the folders of this machine.
-        notes: notes on the engine's slots for the reader.
-    """
-
-    shares_files: bool
-    notes: tuple[str, ...]
-
-    def slots(self) -> Mapping[str, NodeSlot]:
-        """Return the slots that are available now, by name.
-
-        Raises:
-            WorkerError: the engine itself is gone.
-        """
-
-    def start(self, slot: NodeSlot, order: Order) -> None:
-        """Begin a visit; a slot has one at a time."""
-
-    def finished(self, wait_s: float) -> list[Finished]:
-        """Return the visits that have ended since the last call; waits for one.
-
-        Args:
-            wait_s: maximum time to wait, in seconds.
-
-        Raises:
-            WorkerError: the engine itself is gone.
-        """
-
-    def close(self) -> None:
-        """End all running visits, as far as the engine can."""
 
 
 def open_engine(
@@ -408,6 +373,11 @@ class SlurmEngine:
         for job, _ in self._running.values():
             with contextlib.suppress(Exception):
                 job.cancel()
+
+
+#: Runs visits: a slot has one at a time. ``shares_files`` says whether visits see the folders of
+#: this machine, and ``notes`` are for the reader.
+Engine: TypeAlias = DaskEngine | SlurmEngine
 
 
 def _ended_job(node: str, job: Any) -> Finished:

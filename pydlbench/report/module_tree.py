@@ -9,7 +9,8 @@ from typing import Annotated, Any, Final, TypeVar
 
 from pydlbench.grouping import group_by, sum_by
 from pydlbench.models.tree import RepeatedModule, fold
-from pydlbench.records.record import Column, Record, columns_of, shown
+from pydlbench.records.breakdown import BrokenDownModule
+from pydlbench.records.record import Column, columns_of, shown
 from pydlbench.records.step import StepRecord, step_words
 from pydlbench.records.trace import CallInContext, Dominant, Tracing
 from pydlbench.report.blocks import Block, Details, Lines, TableBlock
@@ -35,35 +36,18 @@ SAME_PART_SHARE: Final = 0.999
 DOMINANT_SHARE: Final = 0.5
 
 
-class ModulePart(Record, frozen=True, kw_only=True):
-    """A part of a model: a module, or several that repeat. Times in seconds.
+class ModulePart(BrokenDownModule, frozen=True, kw_only=True):
+    """A part of a model: a module, or several that repeat, with the times of all their calls.
 
     Attributes:
-        module: names of the modules, parted by dots: ``encoder.layers.0-3``.
         depth: number of parts around it.
-        repeats: number of modules.
-        seconds: time of their calls together.
-        share: of the step.
-        limit_s: least time of their calls; None where calls without one take more than a tenth.
-        alone_s: time of their calls, each alone; None if one was not timed alone.
-        native_s: time of the native layers; None if a call has none.
+        repeats: number of modules, whose name is ``encoder.layers.0-3``.
         slowest: the calls that take most of its time.
     """
 
-    module: Annotated[str, shown("module", right=False)]
     depth: int = 0
     repeats: Annotated[int, shown("x", when=lambda rows: any(row.repeats > 1 for row in rows))] = 1
-    seconds: Annotated[float, shown("time", format_seconds, unit="s")]
-    share: Annotated[float, shown("of step", percent)]
-    limit_s: Annotated[float | None, shown("limit", format_seconds, unit="s")] = None
-    alone_s: Annotated[float | None, shown("alone", format_seconds, unit="s")] = None
-    native_s: Annotated[float | None, shown("native", format_seconds, unit="s")] = None
     slowest: Annotated[str, shown("slowest call", right=False)] = ""
-
-    @property
-    def of_limit(self) -> Annotated[float | None, shown("of limit", percent)]:
-        """The limit over the time, 0 to 1; None without a limit."""
-        return self.limit_s / self.seconds if self.limit_s is not None and self.seconds else None
 
     @property
     def name(self) -> str:
