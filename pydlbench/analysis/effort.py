@@ -6,9 +6,10 @@ rows would count a minute in which the machine was slow as an independent error 
 
 Rows that hardly affect the sum are visited less: the error of a row is its weight (the number of
 its occurrences in the sum) times the deviation of its visits, and for a given number of visits the
-best allocation is in proportion to that (Neyman, J. R. Stat. Soc. 97, 1934). After the rounds that
-all rows share, the rows with the smallest errors, which together make a twentieth of the sum's
-variance, are not visited again.
+best allocation is in proportion to that (Neyman, J. R. Stat. Soc. 97, 1934). After the first round
+the shortest rows, which together make a hundredth of the sum's variance if all rows deviate by the
+same share of their times, are not visited again; after three rounds, by the deviations of their
+visits, those that make a twentieth.
 """
 
 from __future__ import annotations
@@ -26,9 +27,11 @@ if TYPE_CHECKING:
     from pydlbench.records.measurement import KernelSpec, Measurement
     from pydlbench.runner.session import Effort
 
-# Number of rounds that all rows share: fewer visits do not give a deviation.
+# Number of rounds from which visits give a deviation.
 _SHARED_ROUNDS: Final = 3
-# Maximum share of the sum's variance from the rows that are not visited again.
+# Maximum share of the sum's variance from the rows that are not visited again: before deviations
+# are known (those of short kernels are two or three times as large as others), and then.
+_EARLY_TAIL_SHARE: Final = 0.01
 _TAIL_SHARE: Final = 0.05
 # Relative difference between cold and hot caches up to which the cold row needs no further visit:
 # it moves the sum by half of that.
@@ -82,18 +85,21 @@ def sharing(weights: Mapping[KernelSpec, float], hot: Mapping[KernelSpec, Kernel
             return None
         if _is_like(row, rows.get(hot.get(spec, spec))):
             return "as fast as with hot caches, and bound by its arithmetic"
-        if row.time.repetitions < _SHARED_ROUNDS:
+        early = row.time.repetitions < _SHARED_ROUNDS
+        if early and not all(each in rows for each in weights):
             return None
+        share = _EARLY_TAIL_SHARE if early else _TAIL_SHARE
         variances = {
-            each: (weight * statistics.stdev(time.visit_s)) ** 2
+            each: (weight * (time.median if early else statistics.stdev(time.visit_s))) ** 2
             for each, weight in weights.items()
-            if each in rows and (time := rows[each].time) is not None and len(time.visit_s) > 1
+            if each in rows and (time := rows[each].time) is not None
+            if early or len(time.visit_s) > 1
         }
         limit = variances.get(spec, 0.0)
         tail = sum(variance for variance in variances.values() if variance <= limit)
-        if tail > _TAIL_SHARE * sum(variances.values()):
+        if tail > share * sum(variances.values()):
             return None
-        return f"it has less than {_TAIL_SHARE:.0%} of the sum's variance, others like it included"
+        return f"it has less than {share:.0%} of the sum's variance, others like it included"
 
     return reason
 

@@ -215,8 +215,11 @@ class SessionKernels:
                 known.
             finals: see ``Preparation``.
         """
-        worker = self._worker(spec, warm=warm)
         plan = self._plan(spec, variant, warm=warm, alone=alone, finals=finals)
+        # The copies for cold caches are three times the last-level cache: new pages for them take
+        # longer than all the rest, and hundreds of kernels of an estimate need them.
+        copies = plan.summand and spec.cache != "hot" and not spec.on_gpu
+        worker = self._worker(spec, warm=warm or copies)
         if self._begun.get(worker) == (spec, plan.preparation):
             del self._begun[worker]
             kernel = worker.finish_preparing()

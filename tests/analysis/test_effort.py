@@ -64,11 +64,14 @@ def test_two_or_three_rounds_have_sums_as_well_where_nobody_has_more(drift):
     assert half_width_s(weights, {**rows, **single}) == pytest.approx(expected)
 
 
-def test_who_hardly_moves_the_sum_has_three_visits():
+@pytest.mark.parametrize(("small_s", "early"), [(0.01, True), (0.2, False)])
+def test_the_shortest_rows_have_one_visit_and_those_that_hardly_deviate_three(small_s, early):
     reason = sharing({LARGE: 1.0, SMALL: 1.0}, {})
-    few = {LARGE: visited(LARGE, 1.0, 1.2), SMALL: visited(SMALL, 0.01, 0.02)}
-    assert reason([SMALL], few) is None
-    rows = {LARGE: visited(LARGE, 1.0, 1.2, 1.1), SMALL: visited(SMALL, 0.01, 0.02, 0.01)}
+    few = {LARGE: visited(LARGE, 1.0), SMALL: visited(SMALL, small_s)}
+    assert (reason([SMALL], few) is not None) is early
+    assert reason([SMALL], {SMALL: few[SMALL]}) is None  # what the sum is, is not known yet
+    small = visited(SMALL, small_s, small_s + 0.01, small_s)
+    rows = {LARGE: visited(LARGE, 1.0, 1.2, 1.1), SMALL: small}
     assert reason([SMALL], rows) is not None
     assert reason([LARGE], rows) is None
     # A thousand of them do.
