@@ -47,9 +47,8 @@ if TYPE_CHECKING:
     from pydlbench.ops.table import build_layer
     from pydlbench.records.record import Record
     from pydlbench.report.frames import to_arrow, to_pandas, to_polars
-    from pydlbench.runner.measure import measure, peaks
     from pydlbench.runner.options import RunnerOptions as Options
-    from pydlbench.runner.session import Session
+    from pydlbench.runner.session import Session, measure, peaks
     from pydlbench.store.store import Store
     from pydlbench.version import __version__
 
@@ -88,8 +87,8 @@ _HOMES = {
     "estimate": "pydlbench.api",
     "step": "pydlbench.api",
     "forecast": "pydlbench.api",
-    "measure": "pydlbench.runner.measure",
-    "peaks": "pydlbench.runner.measure",
+    "measure": "pydlbench.runner.session",
+    "peaks": "pydlbench.runner.session",
     "to_arrow": "pydlbench.report.frames",
     "to_pandas": "pydlbench.report.frames",
     "to_polars": "pydlbench.report.frames",

@@ -15,7 +15,7 @@ from pydlbench.cli.parser import command_parser, read
 from pydlbench.cli.sweep import table_keys
 from pydlbench.cli.values import whole_number
 from pydlbench.errors import PydlbenchError, UnsupportedError, UsageError
-from pydlbench.runner import measure
+from pydlbench.runner import session
 from pydlbench.runner.options import RunnerOptions
 from pydlbench.runner.tasks import Result
 from pydlbench.timing.policy import LEAST_ROUNDS
@@ -91,7 +91,7 @@ def test_a_layer_is_measured_as_the_command_does(monkeypatch):
     def open_session(options=None):
         raise OpenedError(options)
 
-    monkeypatch.setattr(measure, "Session", open_session)
+    monkeypatch.setattr(session, "Session", open_session)
     with pytest.raises(OpenedError) as caught:
         pydlbench.measure("conv3", device="cpu")
     (options,) = caught.value.args

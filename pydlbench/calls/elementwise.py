@@ -9,12 +9,13 @@ from typing import Any, Final
 from pydlbench.calls.meaning import (
     LayerPass,
     Meaning,
+    Value,
+    broadcast_shapes,
     combine,
     meaning_rule,
     no_layer,
     require_floating,
 )
-from pydlbench.calls.value import Value, broadcast_shapes
 from pydlbench.ops.op import Layer
 from pydlbench.ops.table import OPS, build_layer, image_layer
 from pydlbench.ops.tensors import merged_elementwise

@@ -9,10 +9,11 @@ from dataclasses import replace
 from pydlbench.calls.meaning import (
     LayerPass,
     Meaning,
+    Value,
+    least_bytes,
     meaning_rule,
     require_floating,
 )
-from pydlbench.calls.value import Value, least_bytes
 from pydlbench.errors import UnsupportedError
 from pydlbench.ops.op import Layer
 from pydlbench.ops.table import build_layer, image_layer

@@ -6,8 +6,15 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from pydlbench.calls.meaning import LayerPass, Meaning, combine, meaning_rule, no_layer, row_layer
-from pydlbench.calls.value import Value
+from pydlbench.calls.meaning import (
+    LayerPass,
+    Meaning,
+    Value,
+    combine,
+    meaning_rule,
+    no_layer,
+    row_layer,
+)
 from pydlbench.errors import UnsupportedError
 from pydlbench.ops.table import OPS, build_layer
 from pydlbench.ops.tensors import merged_elementwise

@@ -13,12 +13,12 @@ from typing import Final
 from pydlbench.calls.meaning import (
     LayerPass,
     Meaning,
+    Value,
     meaning_rule,
     no_layer,
     require_floating,
     row_layer,
 )
-from pydlbench.calls.value import Value
 from pydlbench.calls.windows import pooling_layer
 from pydlbench.errors import UnsupportedError
 from pydlbench.ops.table import OPS, build_layer, image_layer

@@ -13,9 +13,8 @@ from pydlbench.calls.meaning import LayerPass, Meaning, meaning_rule, no_layer
 from pydlbench.errors import UnsupportedError
 from pydlbench.ops.axis import ceil_pad, extent, output_size, same_pads
 from pydlbench.ops.op import Layer
-from pydlbench.ops.resize import flops_of_pixel
-from pydlbench.ops.resize import taps as taps_of
 from pydlbench.ops.table import build_layer, image_layer
+from pydlbench.ops.windows import flops_of_pixel, positions_read
 
 Pads = Sequence[tuple[int, int]]
 
@@ -262,7 +261,7 @@ def _check_centres(mode: str, size: int, out: int, coordinates: str, factor: flo
             raise UnsupportedError(f"resizing by {corners} has no layer, none in oneDNN")
     elif coordinates == "whole":
         picked = [min(math.floor(to * step), size - 1) for to in range(out)]
-        if picked != [low for low, _, _ in taps_of("nearest", size, out)]:
+        if picked != [low for low, _, _ in positions_read("nearest", size, out)]:
             raise UnsupportedError("other nearest pixels than those of centres have no layer")
     elif not math.isclose(step * out, size):
         raise UnsupportedError("resizing by a factor that is not that of its sizes has no layer")

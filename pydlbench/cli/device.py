@@ -70,7 +70,7 @@ def run(args: DeviceOptions, probe: Callable[..., DeviceRecord | GpuRecord] | No
     arguments, notes = _arguments(args)
     outputs = Outputs.from_options(args)
     if probe is None:
-        from pydlbench.runner.measure import probe_device
+        from pydlbench.runner.session import probe_device
 
         probe = probe_device
     record = probe(**arguments)

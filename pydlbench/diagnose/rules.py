@@ -24,7 +24,7 @@ from pydlbench.analysis.experiments import (
     RETURNED_MEMORY,
 )
 from pydlbench.backends.steps.device import IDLE_BETWEEN, IDLE_IN_CALLS
-from pydlbench.calls.value import Value
+from pydlbench.calls.meaning import Value
 from pydlbench.diagnose.ablation import (
     AgainstNative,
     CallChange,

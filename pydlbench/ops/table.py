@@ -12,9 +12,8 @@ from pydlbench.ops.op import IN_PLACE, Layer, Op
 from pydlbench.ops.pointwise import POINTWISE_OPS, image_sizes
 from pydlbench.ops.products import ATTENTION, GEMM
 from pydlbench.ops.recurrent import RECURRENT_OPS
-from pydlbench.ops.resize import RESIZES
 from pydlbench.ops.tensors import TENSOR_OPS
-from pydlbench.ops.windows import CONV, DECONV, POOL
+from pydlbench.ops.windows import CONV, DECONV, POOL, RESIZES
 from pydlbench.words import FP8_PRECISIONS
 
 #: All ops by key: the name, with the kind and a colon before it as in descriptors.

@@ -10,9 +10,8 @@ from typing import Any, Final
 import msgspec
 
 from pydlbench.backends.steps.device import fit_to_step
-from pydlbench.calls.meaning import Meaning
+from pydlbench.calls.meaning import Meaning, bytes_of_type
 from pydlbench.calls.seen import meaning_of
-from pydlbench.calls.value import bytes_of_type
 from pydlbench.devices.bandwidths import LEVELS
 from pydlbench.devices.roofline import memory_time, roof
 from pydlbench.errors import PrimitiveError, PydlbenchError, UnsupportedError

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from pydlbench.calls.value import bytes_of_type
+from pydlbench.calls.meaning import bytes_of_type
 from pydlbench.errors import UsageError
 from pydlbench.records.trace import ProgramCall
 from pydlbench.traces.outermost import OperatorEvent, visit

@@ -20,7 +20,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
-from pydlbench.calls.value import bytes_of_type
+from pydlbench.calls.meaning import bytes_of_type
 from pydlbench.errors import UsageError
 from pydlbench.grouping import group_by
 from pydlbench.records.trace import ProgramCall

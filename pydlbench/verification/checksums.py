@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from pydlbench.ops.axis import Axis
 from pydlbench.ops.op import Layer
-from pydlbench.ops.resize import side_sizes, taps
+from pydlbench.ops.windows import positions_read, side_sizes
 
 # -----------------------------------------------------------------------------
 # Multiplication of small matrices into the axes of a large tensor, in one pass and in float64.
@@ -332,7 +332,7 @@ def _is_binary(size: int, out: int) -> bool:
 
 
 def _resize_axis(mode: str, size: int, out: int, pass_: str) -> TapAxis:
-    table = np.array(taps(mode, size, out))
+    table = np.array(positions_read(mode, size, out))
     source, second = table[:, :2].astype(np.intp), table[:, 2]
     factor = np.stack([1 - second, second], axis=1)
     if pass_ == "forward":

@@ -10,7 +10,7 @@ import pytest
 
 from pydlbench import _cpu
 from pydlbench.errors import UnsupportedError
-from pydlbench.ops.resize import taps as taps_of_resize
+from pydlbench.ops.windows import taps as taps_of_resize
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -12,9 +12,9 @@ from pydlbench.errors import UnsupportedError, UsageError
 from pydlbench.models.catalog import find_layers
 from pydlbench.ops.descriptor import parse_problem
 from pydlbench.ops.op import INTEGERS, Layer
-from pydlbench.ops.resize import taps
 from pydlbench.ops.table import OPS, build_layer
 from pydlbench.ops.tensors import merged_elementwise, merged_move, merged_reduction
+from pydlbench.ops.windows import positions_read
 from pydlbench.words import PASSES
 
 from .conftest import every
@@ -183,7 +183,7 @@ def test_bytes_are_at_most_those_of_what_is_read_and_written(layer, itemsize):
 def test_pixels_that_nothing_is_made_of_are_not_read(mode):
     for size, out in itertools.product(range(1, 25), repeat=2):
         layer = parse_problem(f"resize:{mode}:mb1ic1iw{size}ow{out}")
-        touched = {at for low, high, _ in taps(mode, size, out) for at in (low, high)}
+        touched = {at for low, high, _ in positions_read(mode, size, out) for at in (low, high)}
         assert layer.bytes("forward", 1) == len(touched) + out, (size, out)
 
 

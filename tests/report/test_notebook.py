@@ -115,7 +115,7 @@ def test_peaks_are_those_of_the_probe(monkeypatch):
         def __exit__(self, *_):
             pass
 
-    monkeypatch.setattr("pydlbench.runner.measure.Session", Session)
+    monkeypatch.setattr("pydlbench.runner.session.Session", Session)
     found = pydlbench.peaks("cpu", "bf16", threads=1)
     assert asked == [1, (("bf16",), (), ())]  # neither bandwidths nor other peaks are probed
     assert found == DevicePeaks(

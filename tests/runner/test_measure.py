@@ -20,9 +20,8 @@ from pydlbench.errors import (
 )
 from pydlbench.ops.table import build_layer
 from pydlbench.records.measurement import KernelSpec, Measurement
-from pydlbench.runner.measure import probe_device
 from pydlbench.runner.options import RunnerOptions
-from pydlbench.runner.session import Session
+from pydlbench.runner.session import Session, probe_device
 from pydlbench.workers.host import RemoteKernel, Worker
 
 pytest.importorskip("pydlbench._cpu", reason="the native module _cpu is not built here")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pydlbench.ops.descriptor import parse_problem
-from pydlbench.ops.resize import side_sizes
+from pydlbench.ops.windows import side_sizes
 from pydlbench.verification.inputs import make_inputs, round_to
 from pydlbench.verification.verify import verify
 

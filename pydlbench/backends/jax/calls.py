@@ -17,7 +17,6 @@ import numpy as np
 from jax.extend.core import Literal
 
 from pydlbench.backends.frameworks.backend import FrameworkBackend, framework_errors
-from pydlbench.backends.frameworks.linked_calls import LinkedCalls
 from pydlbench.backends.jax.settings import JaxDevice, jax
 from pydlbench.backends.jax.step import JaxModel, JaxStep
 from pydlbench.backends.steps.network import LOSS, OPTIMIZER, scope_of
@@ -34,6 +33,7 @@ from pydlbench.backends.steps.timed_calls import (
 from pydlbench.calls.groups import (
     JAX_PREFIX,
     CallGroup,
+    LinkedCalls,
     StepCall,
     distinct_groups,
     is_feed,

@@ -34,8 +34,8 @@ from pydlbench.backends.torch import settings
 from pydlbench.backends.torch.layers.library_kernels import library_output
 from pydlbench.backends.torch.steps import calls_alone
 from pydlbench.backends.torch.steps.compiled_trace import groups_of, prepare_groups
+from pydlbench.backends.torch.steps.profiled import below_autograd, call_cost
 from pydlbench.backends.torch.steps.recording import Recording
-from pydlbench.backends.torch.steps.replayed_step import below_autograd, call_cost
 from pydlbench.backends.torch.steps.step import TorchModel, TorchSubject
 from pydlbench.backends.torch.steps.user_model import UserTorchModel
 from pydlbench.calls.groups import is_feed, is_group

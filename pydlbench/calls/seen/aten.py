@@ -14,8 +14,16 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from pydlbench.calls import elementwise, moves, products, rows, windows
-from pydlbench.calls.meaning import Meaning, combine, complete, make_in_place
-from pydlbench.calls.value import Value, broadcast_shapes, dtypes_of, least_bytes
+from pydlbench.calls.meaning import (
+    Meaning,
+    Value,
+    broadcast_shapes,
+    combine,
+    complete,
+    dtypes_of,
+    least_bytes,
+    make_in_place,
+)
 from pydlbench.errors import UnsupportedError, UsageError
 
 if TYPE_CHECKING:
@@ -96,7 +104,7 @@ class AtenCall:
     Attributes:
         name: name of the operator's overload: ``aten.add_.Tensor``.
         arguments: positional arguments: numbers, strings, None, lists of them, and
-            :class:`~pydlbench.calls.value.Value` and :class:`TorchName`.
+            :class:`~pydlbench.calls.meaning.Value` and :class:`TorchName`.
         keywords: keyword arguments.
         backward: whether the call is a part of the backward pass.
         bytes: bytes of all operands and results; 0 if unknown.

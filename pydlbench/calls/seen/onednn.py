@@ -15,8 +15,14 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from pydlbench.calls import elementwise, products, rows, windows
-from pydlbench.calls.meaning import LayerPass, Meaning, complete
-from pydlbench.calls.value import Value, broadcast_shapes, bytes_of_type
+from pydlbench.calls.meaning import (
+    LayerPass,
+    Meaning,
+    Value,
+    broadcast_shapes,
+    bytes_of_type,
+    complete,
+)
 from pydlbench.errors import UnsupportedError
 from pydlbench.ops.descriptor import parse_problem
 from pydlbench.ops.op import Layer

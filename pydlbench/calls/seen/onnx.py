@@ -15,8 +15,14 @@ from typing import Any, Final
 import msgspec
 
 from pydlbench.calls import elementwise, moves, products, rows, windows
-from pydlbench.calls.meaning import Meaning, combine, complete
-from pydlbench.calls.value import Value, broadcast_shapes, bytes_of_type
+from pydlbench.calls.meaning import (
+    Meaning,
+    Value,
+    broadcast_shapes,
+    bytes_of_type,
+    combine,
+    complete,
+)
 from pydlbench.errors import UnsupportedError
 from pydlbench.records.trace import RecordedCall
 

@@ -12,8 +12,15 @@ from typing import Any, Final
 import msgspec
 
 from pydlbench.calls import elementwise, moves, products, rows, windows
-from pydlbench.calls.meaning import Meaning, combine, complete
-from pydlbench.calls.value import Value, bytes_of_type, dtypes_of, is_floating
+from pydlbench.calls.meaning import (
+    Meaning,
+    Value,
+    bytes_of_type,
+    combine,
+    complete,
+    dtypes_of,
+    is_floating,
+)
 from pydlbench.errors import UnsupportedError
 from pydlbench.records.trace import RecordedCall
 

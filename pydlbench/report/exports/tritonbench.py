@@ -13,8 +13,8 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
+from pydlbench.calls.meaning import Value
 from pydlbench.calls.seen.aten import TorchName, leaves, read_call
-from pydlbench.calls.value import Value
 from pydlbench.errors import UnsupportedError, UsageError
 from pydlbench.records.run import RunRecord
 from pydlbench.store.entry import Entry

@@ -21,10 +21,9 @@ from tensorflow.python.framework.convert_to_constants import (  # nor puts funct
     _run_inline_graph_optimization,
 )
 
-from pydlbench.backends.frameworks.linked_calls import LinkedCalls
 from pydlbench.backends.steps.network import LOSS, OPTIMIZER
 from pydlbench.backends.tensorflow.settings import tf
-from pydlbench.calls.groups import CallGroup, StepCall, distinct_calls, distinct_groups
+from pydlbench.calls.groups import CallGroup, LinkedCalls, StepCall, distinct_calls, distinct_groups
 from pydlbench.calls.seen.tensorflow import NodeTensor, TensorFlowNode
 from pydlbench.errors import UnsupportedError
 from pydlbench.records.trace import Direction, ProgramCall, RecordedCall

@@ -21,7 +21,7 @@ import torch
 
 from pydlbench.backends.steps.timed_calls import prepare_operators
 from pydlbench.backends.torch.dispatch import DispatchMode
-from pydlbench.backends.torch.steps.replayed_step import below_autograd
+from pydlbench.backends.torch.steps.profiled import below_autograd
 from pydlbench.backends.torch.steps.signature import (
     ALIGNMENT,
     ParsedCall,
@@ -30,8 +30,8 @@ from pydlbench.backends.torch.steps.signature import (
     signature,
     strided,
 )
+from pydlbench.calls.meaning import Value
 from pydlbench.calls.seen.aten import leaves, map_leaves
-from pydlbench.calls.value import Value
 from pydlbench.errors import UnsupportedError
 from pydlbench.grouping import group_by
 

@@ -38,8 +38,8 @@ from pydlbench.backends.torch.steps.profiled import (
 from pydlbench.backends.torch.steps.recording import DispatchedCall, Recording, StorageSlot
 from pydlbench.backends.torch.steps.signature import parse
 from pydlbench.calls.groups import CallGroup, StepCall, distinct_groups
+from pydlbench.calls.meaning import Value
 from pydlbench.calls.seen.aten import leaves, map_leaves, read_call
-from pydlbench.calls.value import Value
 from pydlbench.errors import UnsupportedError
 from pydlbench.grouping import group_by
 from pydlbench.records.trace import ProgramCall, RecordedCall, operator_of

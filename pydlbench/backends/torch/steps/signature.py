@@ -112,9 +112,9 @@ class ParsedCall:
 
     Attributes:
         function: the operator's overload.
-        arguments: positional arguments, with a :class:`~pydlbench.calls.value.Value` for each
+        arguments: positional arguments, with a :class:`~pydlbench.calls.meaning.Value` for each
             tensor.
-        keywords: keyword arguments by name, with a :class:`~pydlbench.calls.value.Value` for each
+        keywords: keyword arguments by name, with a :class:`~pydlbench.calls.meaning.Value` for each
             tensor.
     """
 

@@ -6,8 +6,8 @@ torch = pytest.importorskip("torch")
 
 from pydlbench.backends.steps.serving import model_of  # noqa: E402 - needs torch
 from pydlbench.backends.torch.backend import create  # noqa: E402 - not installed everywhere
+from pydlbench.backends.torch.steps.profiled import ReplayedStep, below_autograd, compose  # noqa: E402 - needs torch
 from pydlbench.backends.torch.steps.recording import by_module, record  # noqa: E402 - needs torch
-from pydlbench.backends.torch.steps.replayed_step import ReplayedStep, below_autograd, compose  # noqa: E402 - needs torch
 from pydlbench.errors import UnsupportedError  # noqa: E402 - needs torch
 from pydlbench.records.step import StepSpec  # noqa: E402 - needs torch
 
