@@ -298,9 +298,9 @@ def read(words: Sequence[str]) -> tuple[CommandOptions, Callable[..., int]]:
         if sub not in known:
             takes = (word for word, (kind, _) in known.items() if kind.declared_arguments())
             near = nearest(sub, known, 1) or [f"{next(takes)} {sub}".rstrip()]
+            wrong = f"{sub}: no such sub-command of {name}" if sub else f"{name}: no sub-command"
             raise UsageError(
-                f"{sub or name}: no such sub-command of {name}; nearest: pydlbench {name} "
-                f"{near[0]}; choices: {', '.join(known)}"
+                f"{wrong}; nearest: pydlbench {name} {near[0]}; choices: {', '.join(known)}"
             )
     kind, run = known[sub]
     return kind.parse(rest, command_parser(name, sub)), run

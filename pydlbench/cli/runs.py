@@ -89,7 +89,7 @@ def list_runs(args: ListOptions) -> int:
         UsageError: no run has the tag.
         StoreError: the store cannot be read.
     """
-    from pydlbench.report.runs import runs_table
+    from pydlbench.report.runs import runs_report
 
     outputs = Outputs.from_options(args)
     with reading_store(args.store) as store:
@@ -101,7 +101,7 @@ def list_runs(args: ListOptions) -> int:
             raise UsageError(f"--tag {tag}: no run has it; nearest: {near}")
     outputs.write(
         lambda: {"runs": [info.to_dict() for info in runs]},
-        lambda: [runs_table(runs)] if runs else [],
+        lambda: runs_report(runs),
     )
     if not runs and not args.quiet:
         tell("no runs are stored yet; start with: pydlbench layers")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Final
 
 from pydlbench.cli.options import BATCH, OP, POOL, JsonOutput, argument
@@ -10,8 +11,8 @@ from pydlbench.cli.terminal import tell
 from pydlbench.cli.values import patterns
 from pydlbench.grouping import group_by
 from pydlbench.ops.op import Layer
-from pydlbench.report.blocks import Block, Lines, TableBlock
-from pydlbench.units import format_flops
+from pydlbench.report.blocks import Block, Headline, Lines, TableBlock
+from pydlbench.units import format_flops, number
 
 if TYPE_CHECKING:
     from pydlbench.records.documents import ShapeEntry
@@ -105,7 +106,11 @@ def _summary(layers: list[Layer]) -> list[Block]:
         for name, members in models.items()
     ]
     right = (False, True, True, True, False)
+    largest = max(cells, key=lambda row: sum(layer.flops("forward") for layer in models[row[0]]))
+    most = f"{largest[0]} needs most FLOPs, {largest[3]} at batch {largest[2]}"
+    following = f"next: pydlbench estimate {largest[0]} --summary"
     return [
+        Headline([f"{len(models)} models with {len(layers)} layers; {most}.", following]),
         Lines(["forward, all layers together. FLOPs: two per multiply-add, padding counted."]),
         TableBlock(("model", "layers", "batch", "FLOPs", ""), cells, right),
         Lines(
@@ -128,7 +133,15 @@ def _table(layers: list[Layer]) -> list[Block]:
         "forward, fp32. FLOPs: two per multiply-add, padding counted; executed: share of them on",
         "real elements; bytes: the least to be moved; FLOP/byte: executed FLOPs over these bytes.",
     )
-    return [Lines(legend), TableBlock.from_rows(columns_of(rows, names), rows)]
+    first = max(rows, key=lambda row: row.forward.flops)
+    name, forward = first.layer or first.problem, first.forward
+    most = f", most of {len(rows)} layers" if len(rows) > 1 else ""
+    rate = f"{number(forward.intensity)} FLOP per byte"
+    lines = [
+        f"{name} needs {format_flops(forward.flops)}{most}: {rate}.",
+        f"next: pydlbench layers --shape {shlex.quote(name)}",
+    ]
+    return [Headline(lines), Lines(legend), TableBlock.from_rows(columns_of(rows, names), rows)]
 
 
 SUBCOMMANDS: Final = {"": (ShapesOptions, run)}

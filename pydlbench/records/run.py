@@ -40,7 +40,8 @@ def _is_pydlbench(program: str) -> bool:
     return path.name == _PROGRAM or path.parts[-2:] == (_PROGRAM, "__main__.py")
 
 
-def _local(created_utc: str) -> str:
+def local_time(created_utc: str) -> str:
+    """Return a moment in ISO 8601 as local time, to the minute."""
     try:
         moment = dt.datetime.fromisoformat(created_utc)
     except ValueError:
@@ -93,7 +94,7 @@ class RunInfo(Record, frozen=True, kw_only=True):
     """
 
     id: Annotated[str, _words("run")]
-    created_utc: Annotated[str, _words("when", _local)]
+    created_utc: Annotated[str, _words("when", local_time)]
     kind: str
     status: Annotated[str, one_of(*STATUSES), _words("status")]
     machine: Annotated[str, _words("machine", lambda name: name or "-")]

@@ -223,8 +223,8 @@ def framework_text(step: Mapping[str, Any]) -> str:
 # Preparation of a step, and facts about a prepared one.
 
 
-def step_words(step: StepSpec | BreakdownRecord) -> list[str]:
-    """Return the arguments of a command line that ask for a step."""
+def step_words(step: StepSpec | BreakdownRecord, *, framework: bool = True) -> list[str]:
+    """Return the arguments of a command line that ask for a step, perhaps in any framework."""
     own = step.own
     # A user's model has its own batch, except an ONNX file that leaves it open, without --input.
     has_batch = own is None or (is_onnx(step.model) and not own.inputs)
@@ -241,7 +241,7 @@ def step_words(step: StepSpec | BreakdownRecord) -> list[str]:
         *(own.words() if own is not None else ()),
         *option_words(
             ("--feed", step.feed, FEEDS[0]),
-            ("--framework", step.framework, ""),
+            ("--framework", step.framework if framework else "", ""),
             ("--device", step.device, "cpu"),
             # A framework's first mode is the default.
             ("--mode", step.mode, FRAMEWORK_MODES[step.framework][0]),

@@ -38,6 +38,22 @@ _MODULES: Final = "seconds=in_context share alone_s native_s limit_s"
 _TERMS: Final = "term kind seconds ci_low..ci_high share detail"
 # Minimum share of the step of calls that are reported as taking longer alone than in the step.
 _MIN_LONGER_SHARE: Final = 0.05
+# Minimum share of a loss that its interval supports where its median is named.
+_MIN_SUPPORTED: Final = 0.5
+#: The meaning of a term, as an apposition to its name.
+_MEANINGS: Final = {
+    "kernels": "what native kernels take above the limit",
+    "another kernel": "slower than the fastest native one",
+    "own kernels": "the framework's, slower than the fastest native ones",
+    "reorders": "copies between layouts",
+    "primitive creation": "a library that prepares its kernels in each step",
+    "dispatch": "the framework's way from a call to its library",
+    "call overhead": "what calls take besides their kernels",
+    "fresh memory": "pages that are new in each step",
+    "returned memory": "pages that are given back to the system and fetched again",
+    "caches": "operands that are no longer in caches",
+    "between calls": "in which no call runs",
+}
 #: Names of the differences between a level and the next one.
 _DIFFERENCES: Final = {
     "limit": "kernels",
@@ -242,22 +258,46 @@ def unexplained_line(record: BreakdownRecord) -> str:
 def conclusion(record: BreakdownRecord) -> list[str]:
     """Return lines on the largest loss of all levels, the dominant module, and the next command.
 
-    There is no conclusion if other processes disturbed most rounds, or if measurements contradict
-    each other.
+    The first one has the step only if other processes disturbed most rounds, if measurements
+    contradict each other, or if no interval supports a loss.
     """
+    step = record.measured
+    scale = Scale.fit(step.median)
+    again = f"pydlbench {shlex.join(['breakdown', *step_words(record)])}"
+    takes = f"The step takes {scale.text(step.median)}"
+    within = f"{takes} (95 % {interval_text(step.ci_low, step.ci_high, scale)})"
     if record.contradictions:
-        return [f"No conclusion: {quantity(len(record.contradictions), 'contradiction')}."]
-    if 2 * record.disturbed > record.measured.n:
-        why = "other processes used the machine in most rounds"
-        return [f"No conclusion: {why}. Repeat on an idle machine."]
+        wrong = quantity(len(record.contradictions), "contradiction")
+        return [f"{within}; no conclusion on its parts: {wrong}, below.", f"next: {again}"]
+    if 2 * record.disturbed > step.n:
+        why = "other processes used the machine in most rounds; repeat on an idle machine"
+        at_most = takes.replace("takes", "takes at most")
+        return [f"{at_most}; no conclusion on its parts: {why}.", f"next: {again}"]
     if record.coarse:
-        again = shlex.join(["breakdown", *step_words(record)])
-        return [*_dominant_module(record), f"next, for what is not measured: pydlbench {again}"]
-    loss = largest_loss(_losses(record))
+        return [
+            f"{within}; its parts are not measured yet.",
+            *_dominant_module(record),
+            f"next: {again}",
+        ]
+    losses = _losses(record)
+    loss = largest_loss(losses)
     if loss is None:
-        loss = LostTime(0.0, None, "No term besides the limit is worth 0.5 % of the step", "")
-    following = f"next: {loss.command or _diagnose(record)}"
-    return [f"{loss.text}.", *_dominant_module(record), following]
+        text = "no term besides the limit is worth 0.5 % of it"
+        if losses:
+            largest = max(losses, key=lambda each: each.seconds)
+            text = f"no interval supports a loss; the largest: {largest.text}"
+        loss = LostTime(0.0, None, f"{within}; {text}", _diagnose(record))
+    return [f"{loss.text}.", *_dominant_module(record), f"next: {loss.command}"]
+
+
+def _size(seconds: float, low: float | None, high: float | None, step_s: float) -> str:
+    """Return a part of a step with its interval; with a wide one, the least share first."""
+    scale = Scale.fit(step_s)
+    share = percent(seconds / step_s)
+    if low is not None and 0.0 < low < _MIN_SUPPORTED * seconds:
+        share = f"at least {percent(low / step_s)}"
+    between = interval_text(low, high, scale)
+    return f"{share} of the step, {scale.text(seconds)} (95 % {between}),"
 
 
 def _diagnose(record: BreakdownRecord) -> str:
@@ -272,9 +312,8 @@ def _losses(record: BreakdownRecord) -> list[LostTime]:
     for term in record.terms:
         if term.kind != "limit" and term.share >= MIN_NAMED_SHARE:
             detail = f" ({term.detail})" if term.detail else ""
-            between = interval_text(term.ci_low, term.ci_high, scale)
-            size = f"{scale.text(term.seconds)} (95 % {between})"
-            text = f"{percent(term.share)} of the step, {size}, is {term.term}"
+            size = _size(term.seconds, term.ci_low, term.ci_high, step_s)
+            text = ", ".join(filter(None, [f"{size} is {term.term}", _MEANINGS.get(term.term)]))
             text = "; ".join([text + detail, *_overstated(record, term, scale)])
             losses.append(LostTime(term.seconds, term.ci_low, text, _diagnose(record)))
     for other in record.alternatives:
@@ -283,9 +322,9 @@ def _losses(record: BreakdownRecord) -> list[LostTime]:
         variables = ALLOCATOR_VARIABLES.get(other.change, {})
         setting = " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items())
         text = (
-            f"{percent(other.saved / step_s)} of the step, {scale.text(other.saved)}, is saved "
-            f"with {other.change}: it then takes {scale.text(other.median)} and is "
-            f"{number(step_s / other.median, 2)}x as fast"
+            f"{_size(other.saved, other.ci_low, other.ci_high, step_s)} is saved with "
+            f"{other.change}: it then takes {scale.text(other.median)} and is "
+            f"{number((other.median + other.saved) / other.median, 2)}x as fast"
         )
         command = f"pydlbench {shlex.join(['step', *step_words(record)])}"
         line = f"{setting} {command}" if setting else _diagnose(record)
@@ -305,7 +344,7 @@ def _dominant_module(record: BreakdownRecord) -> list[str]:
     if part is not None and part.repeats > 1:
         name, seconds = part.name, part.seconds
     time = Scale.fit(step_s).text(seconds)
-    return [f"{name} takes most of it: {time}, {percent(seconds / step_s)} of the step"]
+    return [f"the longest part is {name}: {time}, {percent(seconds / step_s)} of the step"]
 
 
 def _overstated(record: BreakdownRecord, loss: Term, scale: Scale) -> list[str]:

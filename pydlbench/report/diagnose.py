@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 
 from pydlbench.backends import capabilities
 from pydlbench.grouping import group_by
 from pydlbench.records.diagnosis import Cause, Diagnosis, Finding
 from pydlbench.records.run import RunRecord
+from pydlbench.records.step import step_words
 from pydlbench.records.user_model import rate_unit
 from pydlbench.report.blocks import Block, Facts, Figure, Heading, Headline, Lines
 from pydlbench.report.columns import device_name
@@ -41,10 +43,13 @@ def diagnosis_report(run: RunRecord, diagnosis: Diagnosis) -> list[Block]:
     ]
     overlap = any(finding.overlaps for finding in diagnosis.findings)
     tried = (("tried, no gain", diagnosis.tried), ("not tried", diagnosis.untried))
-    first = () if diagnosis.step.contended else diagnosis.findings[:1]
-    following = [f"next: {finding.next}" for finding in first]
+    step = diagnosis.step
+    command = "diagnose" if step.contended else "breakdown"
+    following = f"pydlbench {shlex.join([command, *step_words(step.spec)])}"
+    if diagnosis.findings and not step.contended:
+        following = diagnosis.findings[0].next
     return [
-        Headline([headline(diagnosis), *following]),
+        Headline([headline(diagnosis), f"next: {following}"]),
         Heading(what(run, diagnosis)),
         *savings_figure(diagnosis.findings),
         *findings,
@@ -110,16 +115,18 @@ def _beside(diagnosis: Diagnosis) -> str:
 
 
 def headline(diagnosis: Diagnosis) -> str:
-    """Return the conclusion in a sentence; a disturbed step has none."""
+    """Return the conclusion in a sentence; a disturbed step has its time only."""
+    time = diagnosis.step.time
+    step = f"The step takes {format_seconds(time.median)}" if time else "The step has no time"
     if diagnosis.step.contended:
-        return "other work disturbed the step: its time is an upper bound."
+        at_most = step.replace("takes", "takes at most")
+        return f"{at_most}: other work disturbed it; repeat on an idle machine."
     made = len(diagnosis.findings) + len(diagnosis.tried)
     experiments = quantity(made, "experiment") if made else "no experiment"
     if not diagnosis.findings:
-        return f"Nothing found that would save 1 % of the step ({experiments})."
+        return f"{step}; nothing found that would save 1 % of it ({experiments})."
     first = diagnosis.findings[0]
-    share = percent(first.saving.share)
-    return f"Most is lost to {title(first)}. {share} of the step, measured."
+    return f"Most is lost to {title(first)}: a change {_amount(first)}."
 
 
 def title(finding: Finding) -> str:
@@ -155,13 +162,17 @@ def _cause_name(finding: Finding, cause: Cause) -> str:
 
 def saving_text(finding: Finding) -> str:
     """Return a finding's saving with its interval, and how it was measured."""
+    measured = "whole step" if finding.saving.subject == "step" else "layer alone"
+    return f"{_amount(finding)}, measured on the {measured}"
+
+
+def _amount(finding: Finding) -> str:
     saving = finding.saving
     text = f"saves {format_seconds(saving.seconds)}, {percent(saving.share)} of the step"
     if saving.low is not None and saving.high is not None:
         low, high = (percent(max(0.0, end / saving.step_s)) for end in (saving.low, saving.high))
         text += f" ({low} to {high})"
-    measured = "whole step" if saving.subject == "step" else "layer alone"
-    return f"{text}, measured on the {measured}"
+    return text
 
 
 def _facts(finding: Finding) -> Iterator[tuple[str, str]]:

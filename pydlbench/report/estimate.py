@@ -6,11 +6,13 @@ import shlex
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+from pydlbench.models.user_model import is_onnx
 from pydlbench.records.documents import SummaryDocument
 from pydlbench.records.estimate import EstimatedLayer, Recorded, StepEstimate
 from pydlbench.records.measurement import MIN_NAMED_SHARE, Measurement, fewer_flops
 from pydlbench.records.record import columns_of
 from pydlbench.records.run import RunRecord
+from pydlbench.records.step import StepSpec, step_words
 from pydlbench.records.trace import Dominant
 from pydlbench.records.user_model import rate_unit
 from pydlbench.report.blocks import Block, Facts, Heading, Headline, Lines, TableBlock
@@ -18,7 +20,16 @@ from pydlbench.report.columns import device_name, group_names
 from pydlbench.report.figures.bars import Bar, bars
 from pydlbench.report.figures.roofline import roofline
 from pydlbench.report.verdicts import disturbance, dominates, share_text, sum_is_disturbed
-from pydlbench.units import format_bytes, format_seconds, percent, quantity, si, some_names
+from pydlbench.units import (
+    format_bytes,
+    format_seconds,
+    known_text,
+    percent,
+    quantity,
+    si,
+    some_names,
+)
+from pydlbench.words import FRAMEWORKS, ONNX_FRAMEWORK
 
 # Titles of the passes' columns, and columns of the table.
 _PASSES: Final = {
@@ -77,11 +88,14 @@ def estimate_report(
 
 
 def _following(step: StepEstimate) -> list[str]:
-    """Return the command for a real step; none of a user's model, whose options are not known."""
-    if step.own is not None or step.recorded is not None:
-        return []
-    words = ["step", step.model, "--batch", str(step.batch), "--phase", step.phase]
-    return [f"next: pydlbench {shlex.join(words)}"]
+    """Return the command for a real step."""
+    names = ("model", "options", "own", "batch", "phase", "precision")
+    spec = StepSpec(
+        **{name: getattr(step, name) for name in names},
+        framework=ONNX_FRAMEWORK if is_onnx(step.model) else FRAMEWORKS[0],
+        device=step.device or "cpu",
+    )
+    return [f"next: pydlbench {shlex.join(['step', *step_words(spec, framework=False)])}"]
 
 
 def _recorded(recorded: Recorded) -> Iterator[str]:
@@ -170,18 +184,31 @@ def _fewer_flops(step: StepEstimate) -> list[tuple[str, str]]:
 
 
 def estimate_conclusion(step: StepEstimate, rows: Sequence[Measurement] = ()) -> list[str]:
-    """Return lines on the dominant layer and kind, and on the step without their excess.
+    """Return lines on the sum, the dominant layer and kind, and the step without their excess.
 
-    If other work disturbed kernels, the first line says so; if these are a large part of the sum,
-    there are no other lines. Disturbed layers are not named.
+    If other work disturbed kernels, the last line says so; if these are a large part of the sum,
+    it is an upper bound, and there are no lines on layers. Disturbed layers are not named.
 
     Args:
         step: the estimate.
         rows: the measurements of its kernels.
     """
-    lines = disturbance(rows)
-    if not step.layers or not step.tells or sum_is_disturbed(rows):
-        return lines
+    if not step.layers:
+        return disturbance(rows)
+    total, roof_s = step.estimate.time_s, step.estimate.roof_s
+    clear = step.tells and not sum_is_disturbed(rows)
+    limit = known_text(
+        roof_s, lambda s: f"; {percent(s / total)} of it{'' if clear else ' or more'} is the limit"
+    )
+    which = "The layers with a time" if step.missing else "All layers"
+    much = f"{'' if clear else 'at most '}{format_seconds(total)}"
+    lines = [f"{which} take {much}, each alone with its fastest kernel{limit}."]
+    return [*lines, *(_ranked(step) if clear else ()), *disturbance(rows)]
+
+
+def _ranked(step: StepEstimate) -> list[str]:
+    """Return lines on the dominant layer and kind, and on the step without their excess."""
+    lines = []
     total, groups = step.estimate.time_s, step.groups
     largest = max(groups, key=lambda layer: layer.time_s)
     if not largest.contended:

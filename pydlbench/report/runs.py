@@ -7,9 +7,20 @@ from typing import Any
 
 from pydlbench.records.measurement import MATERIAL
 from pydlbench.records.record import columns_of
-from pydlbench.records.run import RunInfo
-from pydlbench.report.blocks import TableBlock
+from pydlbench.records.run import RunInfo, local_time
+from pydlbench.report.blocks import Block, Headline, TableBlock
 from pydlbench.units import format_seconds, percent
+
+
+def runs_report(runs: Sequence[RunInfo]) -> list[Block]:
+    """Return the number of listed runs, the newest one with its command, and the table."""
+    if not runs:
+        return []
+    newest = runs[0]
+    count = "1 run is" if len(runs) == 1 else f"{len(runs)} runs are"
+    when = f"the newest, of {local_time(newest.created_utc)}, is {newest.status}"
+    following = f"next: pydlbench runs show {newest.id}"
+    return [Headline([f"{count} listed; {when}: {newest.line}", following]), runs_table(runs)]
 
 
 def runs_table(runs: Sequence[RunInfo]) -> TableBlock:

@@ -333,7 +333,7 @@ def _healthy_share(row: StepRow) -> float:
 
 
 def conclude(rows: Sequence[StepRow]) -> list[str]:
-    """Return the sentences under the table, without steps that other work disturbed.
+    """Return the conclusion; steps that other work disturbed are compared with none.
 
     Args:
         rows: all rows, at least one.
@@ -343,14 +343,17 @@ def conclude(rows: Sequence[StepRow]) -> list[str]:
         return [untimed([row.record.status for row in rows])]
     quiet = [row for row in timed if not row.record.contended]
     disturbed = len(timed) - len(quiet)
-    groups = group_by(quiet, lambda row: row.group)
+    groups = group_by(timed, lambda row: row.group)
     failed = sum(row.record.status == "failed" for row in rows)
     disturbance = (
-        f"* disturbed by other work ({disturbed} of {len(timed)}): upper bounds; repeat on an idle "
-        "machine."
+        f"* other work disturbed {disturbed} of {len(timed)} times, which are upper bounds; repeat "
+        "on an idle machine."
     )
     lines = (
-        *(_group_line(group, len(groups) > 1) for group in groups.values()),
+        *(
+            _group_line([row for row in group if row in quiet] or group, len(groups) > 1)
+            for group in groups.values()
+        ),
         disturbance if disturbed else "",
         *_sweep(quiet),
         *_devices(quiet),
@@ -387,22 +390,26 @@ def _span(times: Estimate) -> str:
 
 
 def _group_line(rows: Sequence[StepRow], several: bool) -> str:
-    """Return the line on interleaved steps: the fastest one, and the others' ratios to it."""
+    """Return the line on interleaved steps: the fastest one, and the others' ratios to it.
+
+    The time of a disturbed step is an upper bound, so its rate is a lower one.
+    """
     best = fastest(rows)
     assert best is not None, "all of them have a time"
     assert best.record.time is not None, "likewise"
     batch, phase = best.group
-    verb = "is fastest:" if len(rows) > 1 else "takes"
+    bound = best.record.contended
+    verb = "takes at most" if bound else "is fastest:" if len(rows) > 1 else "takes"
     rate = known_text(
         best.record.images_per_s,
-        lambda rate: f", {per_second(rate)} {rate_unit(best.record.spec.own)}",
+        lambda rate: f", {'at least ' * bound}{per_second(rate)} {rate_unit(best.record.spec.own)}",
     )
     time = format_seconds(best.record.time.median)
     text = f"{_name(best, rows)} {verb} {time} per step{rate}"
     others = [
         f"{_name(row, rows)} {_longer(times)}{_span(times)}"
         for row in rows
-        if row is not best and (times := ratio(row, best)) is not None
+        if not bound and row is not best and (times := ratio(row, best)) is not None
     ]
     end = "; ".join([text, *others]) + "."
     return f"batch {batch}, {phase}: {end}" if several else end

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from pydlbench.analysis.dominance import TimedItem, dominance
-from pydlbench.grouping import sum_by
+from pydlbench.grouping import group_by, sum_by
 from pydlbench.ops.table import ITEM_BYTES, without_sides
 from pydlbench.records.measurement import (
     MATERIAL,
@@ -17,7 +17,14 @@ from pydlbench.records.measurement import (
 )
 from pydlbench.records.run import RunRecord
 from pydlbench.records.trace import Dominant
-from pydlbench.report.columns import LEVEL_NAMES, MAX_RIVALS, by_problem, short_name, varying
+from pydlbench.report.columns import (
+    LEVEL_NAMES,
+    MAX_RIVALS,
+    by_problem,
+    label,
+    short_name,
+    varying,
+)
 from pydlbench.report.rivals import compare_backends, compare_settings
 from pydlbench.timing.guards import HARMFUL
 from pydlbench.timing.statistics import CONFIDENCE
@@ -204,8 +211,8 @@ _MIN_WIDTH_WITHOUT_DECIMAL = 0.02
 def conclude(rows: Sequence[Measurement], peaks: Mapping[str, float] | None = None) -> list[str]:
     """Return the conclusions, a line each, the most important first.
 
-    If other work disturbed rows, a line says so, and there are no conclusions from them:
-    backends are compared only on problems without a disturbed row, and layers are added up only if
+    If other work disturbed rows, a line says so, and the first one has the times as upper bounds:
+    backends are compared only on problems without a disturbed row, and layers are ranked only if
     the disturbed ones are a small part of the sum.
 
     Args:
@@ -216,9 +223,9 @@ def conclude(rows: Sequence[Measurement], peaks: Mapping[str, float] | None = No
     if not timed:
         return [untimed([row.status for row in rows])]
     lines = disturbance(timed)
-    if len(timed) > 1:
-        lines = [*_side_by_side(timed), *lines]
-    elif not lines:
+    if len(timed) > 1 or lines:
+        lines = [*(_side_by_side(timed) or (at_most(timed) if lines else ())), *lines]
+    else:
         lines = [verdict(timed[0]), *next_step(timed[0], peaks or {})]
     failed = sum(row.status == "failed" for row in rows)
     if failed:
@@ -300,6 +307,26 @@ def share_text(leader: Dominant) -> str:
     narrow = leader.ci_high - leader.ci_low < _MIN_WIDTH_WITHOUT_DECIMAL
     low, high = (f"{100 * end:.{int(narrow)}f}" for end in (leader.ci_low, leader.ci_high))
     return f"{percent(leader.share, decimal=narrow)} ({100 * CONFIDENCE:g} % {low} .. {high})"
+
+
+def at_most(rows: Sequence[Measurement]) -> list[str]:
+    """Return a line on disturbed times: the sum over layers and passes, of settings the shortest.
+
+    Times are upper bounds, so shares of the limit are lower ones.
+    """
+    timed = [row for row in rows if row.time is not None]
+    alike = group_by(timed, lambda row: (row.layer, row.pass_)).values()
+    best = [min(some, key=lambda row: row.time.median if row.time else 0.0) for some in alike]
+    total = sum(row.time.median for row in best if row.time is not None)
+    roofs = [row.roofline.time_s for row in best if row.roofline is not None]
+    names = list(dict.fromkeys(row.layer for row in best))
+    name = short_name(names[0]) if len(names) == 1 else quantity(len(names), "layer")
+    if len(best) == 1 < len(timed):
+        name = f"the fastest, {label(best[0], varying(timed))},"
+    text = f"{name} {'takes' if len(names) == 1 else 'take'} at most {format_seconds(total)}"
+    if len(roofs) == len(best) and total > 0:
+        text += f"; {percent(sum(roofs) / total)} of it or more is the measured limit"
+    return [f"{text}."]
 
 
 def disturbance(rows: Sequence[Measurement]) -> list[str]:

@@ -149,7 +149,11 @@ def test_a_model_of_ones_own_is_summed_by_module(own, session, capsys):
     (case,) = own
     assert (case.framework, case.mode, case.own.optimizer) == ("torch", "eager", "adam")
     assert session.opened[0]["code_limit_s"] == 9
-    assert out.startswith("a dominates")
+    sum_, dominant, _, following, *_ = out.splitlines()
+    assert says(sum_, "All layers take 7.50 ms", "40 %")
+    assert dominant.startswith("a dominates")
+    words = "my_model.py:build --phase training --set width=3 --optimizer adam"
+    assert following.startswith(f"next: pydlbench step {words}")
     assert says(out, "my_model.py:build", "batch 2", "training")
     assert says(out, "a", "conv2d", "67 %")
     assert says(out, "75 % of the calls")

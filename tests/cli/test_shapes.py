@@ -2,12 +2,16 @@ import json
 import re
 import shlex
 
+from said import says
+
 from pydlbench.cli import main
 
 
 def test_one_layer_in_a_table(capsys):
     assert main(["shapes", "conv3"]) == 0
-    *legend, headers, row = capsys.readouterr().out.splitlines()
+    first, following, _, *legend, headers, row = capsys.readouterr().out.splitlines()
+    assert says(first, "alexnet/conv3", "28.7 GFLOP", "492 FLOP per byte")
+    assert following == "next: pydlbench layers --shape alexnet/conv3"
     assert "forward, fp32" in legend[0]
     assert headers.split() == ["layer", "problem", "FLOPs", "executed", "bytes", "FLOP/byte"]
     assert row.split() == [

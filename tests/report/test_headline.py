@@ -47,12 +47,23 @@ def test_a_breakdown_begins_with_what_saves_most_not_with_the_slowest_module(run
     assert says(first, "75 %", "kept pages", "4.0x as fast")
     assert following.startswith("next: GLIBC_TUNABLES=")
     assert "pydlbench step mnist --batch 2" in following
-    doubtful = msgspec.structs.replace(kept, ci_low=-0.1 * step_s)
-    assert (
-        "kept pages" not in conclusion(msgspec.structs.replace(record, alternatives=(doubtful,)))[0]
-    )
+    for low, found in ((-0.1, ()), (0.2, ("at least 20 %", "kept pages"))):
+        doubtful = msgspec.structs.replace(kept, ci_low=low * step_s)
+        (first, *_) = conclusion(msgspec.structs.replace(record, alternatives=(doubtful,)))
+        assert says(first, *found)
+        assert says(first, "kept pages") == bool(found)
     (headline, *_) = breakdown_report(run_record, [{"status": "ok", **record.to_dict()}])
     assert isinstance(headline, Headline)
+
+
+def test_a_breakdown_whose_intervals_support_no_loss_begins_with_the_step():
+    record = BreakdownRecord.from_dict(json.loads((RECORDED / "breakdown.json").read_text()))
+    terms = [msgspec.structs.replace(term, ci_low=-1.0) for term in record.terms]
+    wide = msgspec.structs.replace(record, terms=tuple(terms), alternatives=())
+    for changed in (wide, msgspec.structs.replace(wide, contradictions=("invented",))):
+        first, *_, following = conclusion(changed)
+        assert says(first, "The step takes 2.697 ms", "no")
+        assert following.startswith("next: pydlbench")
 
 
 @pytest.mark.parametrize("path", sorted(RECORDED.glob("*.json")), ids=lambda path: path.stem)
