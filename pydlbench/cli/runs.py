@@ -19,7 +19,7 @@ from pydlbench.errors import UsageError, nearest
 from pydlbench.grouping import group_by
 from pydlbench.report.blocks import Block, Lines
 from pydlbench.report.text import Style, as_text
-from pydlbench.units import known_text, number
+from pydlbench.units import number
 
 if TYPE_CHECKING:
     from pydlbench.records.run import RunInfo
@@ -328,22 +328,16 @@ def _estimates(run: Loaded) -> list[Block]:
     from pydlbench.report.estimate import estimate_report
     from pydlbench.runner.execute import kernel_of
 
-    kernels = group_by(
-        run.table("layer"),
-        lambda kernel: run.info.kind == "estimate" or (bool(kernel.key) and kernel_of(kernel.key)),
-    )
-    return [
-        block
-        for entry in run.table("estimate")
-        for block in estimate_report(
-            run.record,
-            StepEstimate.from_dict(entry.document),
-            [
-                Measurement.from_dict(kernel.document)
-                for kernel in kernels.get(True, kernels.get(entry.key, []))
-            ],
-        )
-    ]
+    blocks: list[Block] = []
+    for entry in run.table("estimate"):
+        rows = [
+            Measurement.from_dict(kernel.document)
+            for kernel in run.table("layer")
+            if run.info.kind == "estimate" or (kernel.key and kernel_of(kernel.key) == entry.key)
+        ]
+        step = StepEstimate.from_dict(entry.document)
+        blocks += estimate_report(run.record, step, rows)
+    return blocks
 
 
 def _steps(run: Loaded) -> list[Block]:
@@ -387,11 +381,10 @@ def _protocols(run: Loaded) -> list[Block]:
 
 
 def _number_text(result: Mapping[str, Any]) -> str:
-    value = number(result["value"]) + known_text(
-        result.get("spread"), lambda spread: f" +/- {number(spread)}"
-    )
+    spread = result.get("spread")
+    around = "" if spread is None else f" +/- {number(spread)}"
     count = f"  (n {len(result['times'])})" if result.get("times") else ""
-    return f"{result['name']}  {value} {result['unit']}{count}"
+    return f"{result['name']}  {number(result['value'])}{around} {result['unit']}{count}"
 
 
 def _findings(run: Loaded) -> list[Block]:

@@ -9,7 +9,6 @@ import itertools
 import re
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.cli.options import (
@@ -34,7 +33,7 @@ from pydlbench.report.blocks import Block, Heading, Headline, Lines, TableBlock,
 from pydlbench.runner.sweep import Key, SweepFile, SweepTable, apply_rules, key_words, parse_sweep
 from pydlbench.runner.tasks import Result, Task
 from pydlbench.store.place import user_path
-from pydlbench.units import format_seconds, holding, known_text, per_second, percent, quantity
+from pydlbench.units import format_seconds, holding, per_second, percent, quantity
 
 if TYPE_CHECKING:
     from pydlbench.runner.execute import Results
@@ -464,15 +463,12 @@ def show(file: SweepFile, results: Results, outputs: Outputs) -> None:
 
 def _summary(file: SweepFile, results: Results) -> list[Block]:
     by_place = group_by(results.outcomes, lambda outcome: outcome.place)
-    tables = [
-        block
-        for table in file.tables
-        if (outcomes := by_place.get(table.place))
-        for block in (
-            Title(f"{table.place.partition(': ')[2]}  {_count(outcomes)}"),
-            _table_block(table.kind, results, outcomes),
-        )
-    ]
+    blocks: list[Block] = [Heading([file.title or file.path])]
+    for table in file.tables:
+        if outcomes := by_place.get(table.place):
+            place = table.place.partition(": ")[2]
+            blocks.append(Title(f"{place}  {_count(outcomes)}"))
+            blocks.append(_table_block(table.kind, results, outcomes))
     refused = [outcome for outcome in results.outcomes if outcome.status != "ok"]
     reasons = [f"{outcome.status}: {_label(outcome)}: {outcome.reason}" for outcome in refused]
     if (more := len(reasons) - _MAX_LISTED_REASONS) > 0:
@@ -482,17 +478,12 @@ def _summary(file: SweepFile, results: Results) -> list[Block]:
         for outcome in results.outcomes
         if isinstance(time := outcome.document.get("time_s"), Mapping)
     }
-    longest = known_text(
-        max(times, key=times.__getitem__, default=None),
-        lambda name: f"; {name} takes longest: {format_seconds(times[name])}",
-    )
-    following = known_text(
-        results.where,
-        lambda where: f"next: pydlbench report {results.run.id}{where} -o sweep.html",
-    )
-    first = (f"{_count(results.outcomes)}, run {results.run.id}{longest}", following)
-    heading = Heading([file.title or file.path])
-    return [Headline(list(filter(None, first))), heading, *tables, Lines(reasons, alarm=True)]
+    first = [f"{_count(results.outcomes)}, run {results.run.id}"]
+    if longest := max(times, key=times.__getitem__, default=None):
+        first[0] += f"; {longest} takes longest: {format_seconds(times[longest])}"
+    if results.where is not None:
+        first.append(f"next: pydlbench report {results.run.id}{results.where} -o sweep.html")
+    return [Headline(first), *blocks, Lines(reasons, alarm=True)]
 
 
 def _count(outcomes: Sequence[Result]) -> str:
@@ -536,14 +527,14 @@ def _estimate(document: Mapping[str, Any]) -> str:
     from pydlbench.report.verdicts import dominates
 
     total = document["estimate"]
-    missing, rivals = (document.get(name) or () for name in ("missing", "dominant_rivals"))
-    words = (
-        f"{format_seconds(total['low'])} .. {format_seconds(total['high'])}",
-        known_text(dominant(document), lambda leader: dominates(*leader, rivals))
-        or "contended" * bool(document.get("dominant")),
-        f"without {len(missing)} that were not measured" if missing else "",
-    )
-    return ", ".join(filter(None, words))
+    words = [f"{format_seconds(total['low'])} .. {format_seconds(total['high'])}"]
+    if (leader := dominant(document)) is not None:
+        words.append(dominates(*leader, document.get("dominant_rivals") or ()))
+    elif document.get("dominant"):
+        words.append("contended")
+    if document.get("missing"):
+        words.append(f"without {len(document['missing'])} that were not measured")
+    return ", ".join(words)
 
 
 def _step(document: Mapping[str, Any]) -> str:
@@ -562,16 +553,12 @@ def _step(document: Mapping[str, Any]) -> str:
 def _breakdown(document: Mapping[str, Any]) -> str:
     from pydlbench.report.runs import time_text
 
-    error, rest = (
-        known_text(document.get(name), partial(percent, signed=True))
-        for name in ("forecast_error", "unexplained")
-    )
-    words = {
-        f"measured {time_text(document['measured_s'])}": True,
-        f"error of the forecast {error}": error,
-        f"unexplained {rest}": rest,
-    }
-    return ", ".join(holding(words))
+    words = [f"measured {time_text(document['measured_s'])}"]
+    if document.get("forecast_error") is not None:
+        words.append(f"error of the forecast {percent(document['forecast_error'], signed=True)}")
+    if document.get("unexplained") is not None:
+        words.append(f"unexplained {percent(document['unexplained'], signed=True)}")
+    return ", ".join(words)
 
 
 _LINES: Final[Mapping[str, Callable[[Mapping[str, Any]], str]]] = {

@@ -497,8 +497,10 @@ def _notes(
         ),
         f"{alone}: the only node of its kind, there is nothing to compare with" if alone else "",
         *(note for some in hosts for note in _hosts(some)),
-        f"{some_names(mixed)}: changed between rounds; only its latest rounds count" * bool(mixed),
-        f"{some_names(late)}: clock differs by more than {limit}; set it by NTP" * bool(late),
+        f"{some_names(mixed)}: changed between rounds; only its latest rounds count"
+        if mixed
+        else "",
+        f"{some_names(late)}: clock differs by more than {limit}; set it by NTP" if late else "",
     )
     return list(filter(None, notes))
 

@@ -204,11 +204,13 @@ def _what(rows: Sequence[Measurement]) -> list[str]:
     if "layer" in differ:
         batch = "" if "batch" in differ else f"batch {first.batch}"
         names = (common_model(rows), f"{len(axis_values(rows, 'layer'))} layers", batch)
-    trains = "propagation" not in differ and _propagation(first)
+    pass_ = first.pass_
+    if "propagation" not in differ and _propagation(first):
+        pass_ += " (training)"
     alike = len(problems) == 1 and len({(row.flops, row.flops_executed) for row in rows}) == 1
     items = (
         *names,
-        "" if "pass" in differ else f"{first.pass_} (training)" if trains else first.pass_,
+        "" if "pass" in differ else pass_,
         "" if "fuse" in differ or first.fuse == "none" else f"with {first.fuse}",
         "" if "precision" in differ else first.precision,
         _flops(first.flops, first.flops_executed) if alike else "",

@@ -17,7 +17,6 @@ from pydlbench.report.figures.bars import Bar, bars
 from pydlbench.units import (
     format_seconds,
     holding,
-    known_text,
     merge_notes,
     per_second,
     percent,
@@ -144,12 +143,11 @@ def because(finding: Finding) -> list[str]:
     """Return a line for each cause, with its name and share if there are several."""
     if len(finding.causes) == 1:
         return [finding.causes[0].meaning]
-    return [
-        f"{_cause_name(finding, cause)}"
-        f"{known_text(cause.seconds, lambda seconds: f', {format_seconds(seconds)}')}: "
-        f"{cause.meaning}"
-        for cause in finding.causes
-    ]
+    lines = []
+    for cause in finding.causes:
+        saved_s = "" if cause.seconds is None else f", {format_seconds(cause.seconds)}"
+        lines.append(f"{_cause_name(finding, cause)}{saved_s}: {cause.meaning}")
+    return lines
 
 
 def _cause_name(finding: Finding, cause: Cause) -> str:

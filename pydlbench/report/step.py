@@ -176,11 +176,10 @@ def heading(run: RunRecord, rows: Sequence[StepRow]) -> list[str]:
     types = next((row.record.types for row in rows if row.record.types), first.precision)
     narrow = any(row.record.spec.precision not in ("fp32", "tf32") for row in rows)
     threads = {row.record.threads for row in rows if row.record.threads}
-    images = (
-        (first.layout, f"{first.feed} images")
-        if first.own is None
-        else ("channels_last" * (first.layout == "nhwc"), *first.own.described(first.phase))
-    )
+    images = [first.layout, f"{first.feed} images"]
+    if first.own is not None:
+        channels_last = "channels_last" if first.layout == "nhwc" else ""
+        images = [channels_last, *first.own.described(first.phase)]
     items = (
         first.model,
         "" if "batch" in differ or batch is None else f"batch {batch}",
@@ -241,11 +240,11 @@ def _columns(timed: Sequence[StepRow]) -> list[Column[StepRow]]:
     """Return the columns of a table of steps: their fields, and ratios between them."""
     titled = f"record.images_per_s={rate_unit(timed[0].record.spec.own if timed else None)}"
     columns = columns_of(timed, StepRow.columns.replace("record.images_per_s", titled))
-    others: list[Column[StepRow]] = []
-    others += [Column("x fastest", lambda row: _to_fastest(row, timed))] * (len(timed) > 1)
-    on_both = any(device_ratio(row, timed) for row in timed)
-    others += [Column("CPU / GPU", lambda row: _beside_cpu(row, timed))] * on_both
-    return [*columns, *others]
+    if len(timed) > 1:
+        columns.append(Column("x fastest", lambda row: _to_fastest(row, timed)))
+    if any(device_ratio(row, timed) for row in timed):
+        columns.append(Column("CPU / GPU", lambda row: _beside_cpu(row, timed)))
+    return columns
 
 
 # -----------------------------------------------------------------------------

@@ -93,16 +93,12 @@ def write_github(runs: Sequence[tuple[RunRecord, Sequence[Entry]]]) -> tuple[str
         UsageError: nothing was timed.
     """
     rows, notes = _timed(runs)
-    values = [
-        {"name": row.name, "unit": "ms", "value": _MILLI * row.median}
-        | (
-            {"range": f"± {_MILLI * (row.high - row.low) / 2:.4g}"}
-            if row.low is not None and row.high is not None
-            else {}
-        )
-        | {"extra": f"n {row.n}"}
-        for row in rows
-    ]
+    values = []
+    for row in rows:
+        entry: dict[str, Any] = {"name": row.name, "unit": "ms", "value": _MILLI * row.median}
+        if row.low is not None and row.high is not None:
+            entry["range"] = f"± {_MILLI * (row.high - row.low) / 2:.4g}"
+        values.append({**entry, "extra": f"n {row.n}"})
     return f"{json.dumps(values, indent=1, ensure_ascii=False, allow_nan=False)}\n", notes
 
 

@@ -203,7 +203,7 @@ def _point(row: Measurement) -> dict[str, Any]:
         f"{row.layer} {row.pass_} {row.who} {row.precision}: {format_seconds(seconds)}",
         f"{number(row.tflops_executed)} TFLOP/s",
         known_text(row.roofline, lambda roof: f"{percent(roof.efficiency)} of its roof"),
-        "contended" * row.contended,
+        "contended" if row.contended else "",
     )
     return {
         "x": row.flops_executed / row.bytes,
