@@ -32,7 +32,7 @@ _LAYERS_OR_STEP: Final = (
 )
 #: Options for the steps of two models only.
 _MODELS: Final = (
-    *("set_", "set_a", "set_b", "loss", "optimizer", "train_mode", "eval_mode", "autocast"),
+    *("set_", "set_a", "set_b", "swap", "loss", "optimizer", "train_mode", "eval_mode", "autocast"),
     *("layout", "device", "minutes"),
 )
 #: Options that have no meaning with ``--published``.
@@ -130,7 +130,7 @@ def _are_models(args: CompareOptions) -> bool:
         return False
     own = any(":" in name or name.endswith(".py") or is_onnx(name) for name in args.runs)
     known = bool(args.runs) and not {*args.runs} - {*model_names()}
-    return own or known or bool(args.set_a or args.set_b)
+    return own or known or bool(args.set_a or args.set_b or args.swap)
 
 
 def _run_models(args: CompareOptions) -> int:

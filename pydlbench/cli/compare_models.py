@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import msgspec
@@ -18,7 +18,7 @@ from pydlbench.errors import UsageError
 from pydlbench.models.user_model import defines, is_onnx, is_user_model
 from pydlbench.records.agreement import ModelChange
 from pydlbench.records.run import RunRecord
-from pydlbench.records.step import StepRecord, StepSpec
+from pydlbench.records.step import SWAPPED_MODULE, StepRecord, StepSpec
 from pydlbench.report.blocks import Block, Lines
 from pydlbench.report.change import change_report
 from pydlbench.runner.execute import Results, row_key
@@ -96,11 +96,12 @@ def read_task(args: CompareOptions) -> tuple[ModelsTask, tuple[str, ...]]:
     Raises:
         UsageError: a value is bad, or there are not two models.
     """
-    names = args.runs * 2 if len(args.runs) == 1 and (args.set_a or args.set_b) else args.runs
+    alike = len(args.runs) == 1 and (args.set_a or args.set_b or args.swap)
+    names = args.runs * 2 if alike else args.runs
     if len(names) != 2:  # A and B
         raise UsageError(
             f"MODEL: {len(names)} given, two are compared; nearest: pydlbench compare old.py:build "
-            "new.py:build, or one with --set-a and --set-b"
+            "new.py:build, or one with --set-a and --set-b, or with --swap"
         )
     tasks, notes = zip(
         *(
@@ -117,6 +118,12 @@ def read_task(args: CompareOptions) -> tuple[ModelsTask, tuple[str, ...]]:
             "each option"
         )
     shared = _with_reference([row.spec for row in rows])
+    if bad := [text for text in args.swap if not text.partition("=")[2]]:
+        raise UsageError(
+            f"--swap {bad[0]}: no kernel; nearest: aten.relu=FILE.py:LAUNCH, or "
+            f"{SWAPPED_MODULE}NAME=FILE.py:CALLABLE"
+        )
+    shared[1] = msgspec.structs.replace(shared[1], swaps=args.swap or None)
     sides = [
         TaskRow(fields={"side": side, **row.fields}, label=f"{side}: {row.label}", spec=spec)
         for side, row, spec in zip("AB", rows, shared, strict=True)
@@ -185,33 +192,46 @@ class ModelsTask(ModelTask, StepsTask):
 
     def measure_steps(self, session: Any, view: View) -> Iterator[Result]:
         """Compare the results of both steps, then time them in turn, and trace them."""
+        from pydlbench.compare.swaps import saving_of, time_alone
         from pydlbench.records.step import StepPreparation
         from pydlbench.steps.agreement import agree_steps
         from pydlbench.steps.run import runs_in_turn
 
         specs = [row.spec for row in self.rows]
+        alone = None
+        if swaps := specs[1].swaps:
+            view.advance(0, len(specs), "calls alone")
+            alone = time_alone(specs[1], session)
+            control = tuple(text.partition("=")[0] for text in swaps)
+            specs.append(msgspec.structs.replace(specs[1], swaps=control))
         view.advance(0, len(specs), "results")
-        results = agree_steps(specs, session)
+        results = agree_steps(specs[:2], session)
 
         def changed(change: ModelChange) -> Result:
             key = f"{row_key(self, self.rows[0])}/change"
             return Result("change", change.to_dict(), key=key, detail=change)
 
         yield changed(ModelChange(results=results, untraced="the run ended before"))
-        answers: dict[int, Result] = {}
+        records: dict[int, StepRecord] = {}
         for index, record in runs_in_turn(
             *(specs, session),
             preparation=StepPreparation(checks=False),
             trace=True,
             progress=view.advance,
         ):
-            document = record.to_dict()
-            answers[index] = Result("step", document, self.rows[index], detail=record, so_far=True)
-            if len(answers) == len(specs):
-                yield changed(change_of(answers[0].detail, answers[1].detail, results))
-            yield answers[index]
-        for index in range(len(specs)):
-            yield replace(answers[index], so_far=False)
+            records[index] = record
+            if len(records) == len(specs):
+                change = change_of(records[0], records[1], results)
+                if alone is not None and all(each.rounds_s for each in records.values()):
+                    saving = saving_of(alone, *(records[number] for number in range(3)))
+                    change = msgspec.structs.replace(change, swap=saving)
+                yield changed(change)
+            if index < len(self.rows):
+                document = record.to_dict()
+                row = self.rows[index]
+                yield Result("step", document, row, detail=record, so_far=True)
+        for index, row in enumerate(self.rows):
+            yield Result("step", records[index].to_dict(), row, detail=records[index])
 
 
 def _comparison(

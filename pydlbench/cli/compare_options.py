@@ -98,6 +98,15 @@ class CompareOptions(Measuring, MarkdownOutput):
         read=assignments,
         default=(),
     )
+    swap: tuple[str, ...] = option(
+        "TARGET=FILE.py:NAME",
+        "B is A with a kernel of yours: aten.OP=FILE.py:LAUNCH, called as PyTorch calls the "
+        "operator, or module:NAME=FILE.py:CALLABLE, called with the module (by name or class)",
+        group=_PASSED_ON.group,
+        many=True,
+        read=splits,
+        default=(),
+    )
     loss: tuple[str, ...] = _PASSED_ON(metavar="LOSS", help="as step takes it")
     optimizer: tuple[str, ...] = _PASSED_ON(metavar="NAME", help="as step takes it")
     layout: tuple[str, ...] = _PASSED_ON(metavar="LAYOUT", help="as step takes it")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import Annotated
 
 import msgspec
 
 from pydlbench.records.ledger import LedgerDifference
-from pydlbench.records.record import Record
+from pydlbench.records.record import Record, shown
 from pydlbench.records.step import Check
+from pydlbench.units import format_seconds
 
 #: Largest relative error of a float32 output or gradient that rounding explains: each of a hundred
 #: layers sums thousands of products in its own order.
@@ -113,6 +115,61 @@ class StepAgreement(Record, frozen=True, kw_only=True):
         return self.agreement is not None and bool(self.agreement.wrong)
 
 
+class SwapTerm(Record, frozen=True, kw_only=True):
+    """A part of what a swap saves. Times in seconds.
+
+    Attributes:
+        term: name of the part.
+        saved_s: time that a step saves by it; negative if it takes longer.
+        ci_low: lower end of the 95 % interval; None if it was measured once.
+        ci_high: upper end of the interval.
+        how: how it was measured.
+    """
+
+    term: Annotated[str, shown("term", right=False)]
+    saved_s: Annotated[float, shown("saved", format_seconds, unit="s")]
+    ci_low: Annotated[float | None, shown("95 %, from", format_seconds, unit="s")] = None
+    ci_high: Annotated[float | None, shown("to", format_seconds, unit="s")] = None
+    how: Annotated[str, shown("how", right=False)]
+
+    promised = ("ci_low", "ci_high")
+
+
+class SwapSaving(Record, frozen=True, kw_only=True):
+    """What a user's kernel in the place of an operator or module saves.
+
+    The foretold saving and the terms between add up to the step's.
+
+    Attributes:
+        calls: number of swapped calls in a step.
+        foretold: the saving by the calls alone; its interval allows for the original's context.
+        between: terms by which the step's saving differs.
+        step: the saving of the step, beside the original kernel in the way of the swap.
+        dispatch: what this way itself costs in the step.
+    """
+
+    calls: int
+    foretold: SwapTerm
+    between: tuple[SwapTerm, ...]
+    step: SwapTerm
+    dispatch: SwapTerm
+
+    derived = ("as_foretold",)
+
+    @property
+    def as_foretold(self) -> bool | None:
+        """Whether the step's saving is in the foretold interval; None if the step cannot tell.
+
+        Its interval then has both zero and what was foretold.
+        """
+        ends = self.foretold.ci_low, self.foretold.ci_high, self.step.ci_low, self.step.ci_high
+        low, high, step_low, step_high = (math.nan if end is None else end for end in ends)
+        saved = self.foretold.saved_s
+        if not step_low <= step_high or step_low <= min(0, saved) <= max(0, saved) <= step_high:
+            return None
+        return low <= self.step.saved_s <= high
+
+
 class ModelChange(Record, frozen=True, kw_only=True):
     """The difference of two steps. Times in seconds.
 
@@ -121,8 +178,12 @@ class ModelChange(Record, frozen=True, kw_only=True):
         rows: the calls by which they differ, the largest difference first; the differences add up
             to that of the steps. Empty if a step was not traced.
         untraced: why there are no rows; None if there are.
+        swap: what the swaps of B save; None without swaps, or before that is known.
     """
 
     results: StepAgreement
     rows: tuple[LedgerDifference, ...] = ()
     untraced: str | None = None
+    swap: SwapSaving | None = None
+
+    omitted = ("swap",)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
 
 import msgspec
 
@@ -43,6 +43,10 @@ if TYPE_CHECKING:
     from pydlbench.backends.steps.trace import TracedSteps
 
 
+#: Beginning of the target of a swap that is a module, not an operator.
+SWAPPED_MODULE: Final = "module:"
+
+
 # -----------------------------------------------------------------------------
 # Specification of a step: model, phase, framework and settings.
 
@@ -75,6 +79,9 @@ class StepSpec(Record, frozen=True, kw_only=True):
         dropout: whether dropout is active outside the forward phase.
         running_statistics: normalise with the running statistics in every phase.
         seed: seed of weights, images and labels.
+        swaps: user's kernels in the place of operators or modules of PyTorch:
+            ``aten.relu=FILE.py:LAUNCH``, ``module:NAME=FILE.py:CALLABLE``. Without ``=`` the
+            original runs in the way of the swap.
 
     Raises:
         UsageError: a word that is not among its choices.
@@ -96,9 +103,10 @@ class StepSpec(Record, frozen=True, kw_only=True):
     dropout: bool = True
     running_statistics: bool = False
     seed: int = 0
+    swaps: tuple[str, ...] | None = None
 
     promised = ("batch", "phase", "framework", "mode", "precision", "device")
-    omitted = ("own",)
+    omitted = ("own", "swaps")
 
     def __post_init__(self) -> None:
         if self.own is None and is_user_model(self.model):
@@ -130,6 +138,11 @@ class StepSpec(Record, frozen=True, kw_only=True):
             raise UsageError(
                 "--optimizer none: training needs one; nearest: --optimizer sgd, or "
                 "--phase forward-backward"
+            )
+        if self.swaps and (self.framework, self.mode) != ("torch", "eager"):
+            raise UsageError(
+                f"--swap: replaces calls of torch eager, not of {self.framework} {self.mode}; "
+                "nearest: --framework torch --mode eager"
             )
         if is_onnx(self.model) or self.framework == ONNX_FRAMEWORK:
             self._check_onnx()
@@ -178,7 +191,8 @@ class StepSpec(Record, frozen=True, kw_only=True):
     def what(self) -> str:
         """Model, batch, phase and precision: ``vgg11 batch 8 training fp32``."""
         batch = "" if self.batch is None else f"batch {self.batch} "
-        return f"{self.model} {batch}{self.phase} {self.precision}"
+        swaps = "".join(f" {swap}" for swap in self.swaps or ())
+        return f"{self.model} {batch}{self.phase} {self.precision}{swaps}"
 
     @property
     def label(self) -> str:

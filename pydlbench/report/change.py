@@ -7,7 +7,13 @@ from typing import Final
 
 from pydlbench.compare.comparison import FASTER, SAME, SLOWER, Comparison
 from pydlbench.grouping import sum_by
-from pydlbench.records.agreement import OUTPUT, ModelChange, StepAgreement
+from pydlbench.records.agreement import (
+    OUTPUT,
+    ModelChange,
+    StepAgreement,
+    SwapSaving,
+    SwapTerm,
+)
 from pydlbench.records.comparison import least_change, ratio_text
 from pydlbench.records.ledger import LedgerDifference
 from pydlbench.records.record import columns_of
@@ -51,6 +57,7 @@ def change_report(comparison: Comparison, *, everything: bool = False) -> list[B
         Headline(conclude(comparison, change)),
         *comparison_report(comparison)[1:],
         TableBlock.from_rows(columns, shown),
+        *_swap_table(change.swap),
         Lines([*_about(change.results), *notes], listed=True),
     ]
 
@@ -59,8 +66,9 @@ def conclude(comparison: Comparison, change: ModelChange) -> list[str]:
     """Return the conclusion: first whether B computes something else, then its time."""
     results = change.results
     time = f"{_time(comparison)}; {_results(results)}{_parts(comparison, change)}."
+    swap = _swap(change.swap) if change.swap is not None else []
     if not results.differs:
-        return [time]
+        return [*swap, time]
     assert results.agreement is not None, "it differs"
     wrong, errors = results.agreement.wrong, results.agreement.tensors
     first = OUTPUT if OUTPUT in wrong else wrong[0]
@@ -70,8 +78,41 @@ def conclude(comparison: Comparison, change: ModelChange) -> list[str]:
         much = "has another shape, or is not finite"
     return [
         f"B computes something else: {first} {much}.",
+        *swap,
         time,
     ]
+
+
+def _swap(saving: SwapSaving) -> list[str]:
+    """Return the sentence on a swap: what the step saves, and whether that was foretold."""
+    foretold, step = saving.foretold, saving.step
+    words = {
+        None: "the step cannot tell (--repetitions)",
+        True: "as foretold",
+        False: "not as foretold",
+    }
+    why = [row for row in saving.between if abs(row.saved_s) > MIN_SHARE * abs(step.saved_s)]
+    causes = ", ".join(f"{row.term} {format_seconds(row.saved_s)}" for row in why)
+    because = f": {causes}" if saving.as_foretold is False and why else ""
+    text = (
+        f"The swap of {quantity(saving.calls, 'call')} saves {_between(step)} of a step; the calls "
+        f"alone foretold {_between(foretold)}: {words[saving.as_foretold]}{because}. Its own "
+        f"dispatch, {format_seconds(saving.dispatch.saved_s)}, is left out."
+    )
+    return [text]
+
+
+def _between(term: SwapTerm) -> str:
+    ends = " .. ".join("-" if x is None else format_seconds(x) for x in (term.ci_low, term.ci_high))
+    return f"{format_seconds(term.saved_s)} (95 % {ends})"
+
+
+def _swap_table(saving: SwapSaving | None) -> list[Block]:
+    """Return the terms from the foretold saving to that of the step."""
+    if saving is None:
+        return []
+    rows = [saving.foretold, *saving.between, saving.step, saving.dispatch]
+    return [TableBlock.from_rows(columns_of(rows, "term saved_s ci_low ci_high how"), rows)]
 
 
 def _time(comparison: Comparison) -> str:

@@ -91,6 +91,7 @@ _TYPES: dict[str, type[errors.PydlbenchError]] = {
     kind.__name__: kind
     for kind in (
         errors.UsageError,
+        errors.RefusedKernelError,
         errors.UnsupportedError,
         errors.PrimitiveError,
         errors.InsufficientMemoryError,

@@ -68,6 +68,9 @@ class FrameworkWorker(Protocol):
         A framework whose capabilities say ``makes_calls`` also takes ``of_step``.
         """
 
+    def serve_swaps(self, backend: Any, spec: StepSpec) -> OperatorsKernel:
+        """Prepare the calls of a step's swaps; see ``requests.request_swaps``."""
+
     def serve_logged_calls(
         self, backend: Any, spec: StepSpec, signatures: Sequence[str]
     ) -> LoggedOperators:

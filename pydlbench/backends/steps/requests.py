@@ -102,6 +102,25 @@ def request_calls(
     return worker_of(step.framework).serve_calls(backend, step, signatures, **keywords)
 
 
+def request_swaps(backend: FrameworkBackend, spec: dict[str, Any]) -> OperatorsKernel:
+    """Prepare the swapped calls of a step to be timed alone, on the step's operands.
+
+    Each distinct call has two operators: the original, made in the way of the swap, and the user's
+    kernel, whose results are compared with the original's. The facts' ``calls`` have the numbers of
+    calls in a step.
+
+    Args:
+        backend: the worker's backend.
+        spec: a :class:`StepSpec` with ``swaps``.
+
+    Raises:
+        UsageError: a swap names no operator or module, or no function for it.
+        ModelError: the user's code has raised an exception.
+    """
+    step = StepSpec.from_dict(spec)
+    return worker_of(step.framework).serve_swaps(backend, step)
+
+
 def request_logged_calls(
     backend: FrameworkBackend, spec: dict[str, Any], signatures: list[str]
 ) -> LoggedOperators:

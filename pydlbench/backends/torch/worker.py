@@ -32,7 +32,7 @@ from pydlbench.backends.steps.timed_calls import (
 from pydlbench.backends.steps.user_code import load_user_object
 from pydlbench.backends.torch import settings
 from pydlbench.backends.torch.layers.library_kernels import library_output
-from pydlbench.backends.torch.steps import calls_alone
+from pydlbench.backends.torch.steps import calls_alone, swapped
 from pydlbench.backends.torch.steps.compiled_trace import groups_of, prepare_groups
 from pydlbench.backends.torch.steps.profiled import below_autograd, call_cost
 from pydlbench.backends.torch.steps.recording import Recording
@@ -195,6 +195,12 @@ def serve_logged_calls(
     _check_eager(spec)
     calls, refused = _prepare_single(spec, signatures)
     return LoggedOperators(calls, refused, library_output, backend.cpus)
+
+
+def serve_swaps(backend: FrameworkBackend, spec: StepSpec) -> OperatorsKernel:
+    """Prepare the calls of a step's swaps; see ``requests.request_swaps``."""
+    model = _subject(backend, spec)
+    return swapped.serve_swaps(backend, model, model.swaps, spec)
 
 
 def _check_eager(spec: StepSpec) -> None:

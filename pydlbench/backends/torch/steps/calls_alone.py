@@ -172,11 +172,11 @@ class StepOperands(DispatchMode):
             for tensor in leaves([args, kwargs], torch.Tensor)
         )
         if names and all(plain):
-            self.copied |= {name: _copies(args, kwargs) for name in names}
+            self.copied |= {name: copies(args, kwargs) for name in names}
         return func(*args, **kwargs)
 
 
-def _copies(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Operands:
+def copies(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Operands:
     """Return arguments whose tensors are copies, which share memory where the tensors do."""
     tensors = list(leaves([arguments, keywords], torch.Tensor))
     memory: dict[int, tuple[int, torch.Tensor]] = {}
@@ -198,7 +198,8 @@ def _copies(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Operands:
             return value
         begin, block = memory[value.untyped_storage()._cdata]
         start = (first_byte(value) - begin) // value.element_size()
-        return block.view(value.dtype).as_strided(value.shape, value.stride(), start)
+        made = block.view(value.dtype).as_strided(value.shape, value.stride(), start)
+        return made.requires_grad_(value.requires_grad)
 
     return map_leaves(arguments, copy), map_leaves(keywords, copy)
 

@@ -6,7 +6,7 @@ import abc
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -37,7 +37,13 @@ from pydlbench.backends.torch.steps import compiled_trace, profiled
 from pydlbench.backends.torch.steps.calls_alone import Operands, StepOperands
 from pydlbench.backends.torch.steps.fusion import fold_normalisations
 from pydlbench.backends.torch.steps.net import TorchNet, by_node
-from pydlbench.backends.torch.steps.recording import Naming, RecordedStep, Recording, record
+from pydlbench.backends.torch.steps.recording import (
+    Naming,
+    RecordedStep,
+    Recording,
+    record,
+)
+from pydlbench.backends.torch.steps.swapped import Swap, install, tensors_in
 from pydlbench.errors import UnsupportedError
 from pydlbench.records.step import StepSpec
 from pydlbench.words import FP8_PRECISIONS
@@ -91,6 +97,8 @@ class TorchSubject(StepModel):
     resident: tuple[Any, ...]
     #: The module that the step calls.
     module: nn.Module
+    #: The user's kernels in it.
+    swaps: list[Swap]
 
     def __init__(self, spec: StepSpec) -> None:
         super().__init__(spec)
@@ -220,21 +228,6 @@ class TorchSubject(StepModel):
         return operands.copied
 
 
-def tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors in arguments or results of a module, mappings and dataclasses included."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        for part in value.values():
-            yield from tensors_in(part)
-    elif isinstance(value, (list, tuple)):
-        for part in value:
-            yield from tensors_in(part)
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        for field in dataclasses.fields(value):
-            yield from tensors_in(getattr(value, field.name))
-
-
 class TorchModel(CatalogueModel, TorchSubject):
     """A network of the catalogue with its weights."""
 
@@ -259,6 +252,8 @@ class TorchModel(CatalogueModel, TorchSubject):
         self._computations: dict[tuple[LossKind, bool], Callable[..., Any]] = {}
         self._layers: tuple[bool, bool, bool] | None = None
         self._passes: _TorchPasses | None = None
+        self.set_layers(self.definition)
+        self.swaps = install(spec, module)
         if spec.backward and spec.mode == "compiled":
             self.notes.append("network and loss are compiled as one function, the optimizer is not")
 

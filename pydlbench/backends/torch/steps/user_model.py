@@ -25,7 +25,8 @@ from pydlbench.backends.steps.user_model import DRAWS, MU, RATE, Tensors, UserMo
 from pydlbench.backends.torch.dispatch import DispatchMode
 from pydlbench.backends.torch.settings import DTYPES
 from pydlbench.backends.torch.steps.recording import Naming, by_module
-from pydlbench.backends.torch.steps.step import TorchStep, TorchSubject, tensors_in
+from pydlbench.backends.torch.steps.step import TorchStep, TorchSubject
+from pydlbench.backends.torch.steps.swapped import install, tensors_in
 from pydlbench.errors import UnsupportedError, UsageError, nearest
 from pydlbench.records.step import StepPreparation, StepSpec
 from pydlbench.records.user_model import FUSED, SPARSE
@@ -85,6 +86,7 @@ class UserTorchModel(UserModel, TorchSubject):
                 self.module.train(self.trains)
             except NotImplementedError:  # a program of torch.export
                 self.notes.append("an exported program: it trains or not as it was exported")
+            self.swaps = install(spec, self.module)
         if self.user_spec.sparse:
             for table in self._tables():
                 table.sparse = True

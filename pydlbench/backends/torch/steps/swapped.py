@@ -1,0 +1,324 @@
+"""A user's kernel in the place of an operator of PyTorch, or a module in the place of another.
+
+An operator is replaced in PyTorch's dispatcher, below autograd and above the kernels of all
+devices. So autograd keeps the operator's own gradient, and calls of other operators cost nothing
+more. A module is replaced by its function ``forward``. Both pass through :class:`Swap`, which can
+make the original run in the same way: that is the control.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any, Final
+
+import torch
+from torch import nn
+
+from pydlbench.backends.frameworks.backend import FrameworkBackend
+from pydlbench.backends.steps.definition import StepModel
+from pydlbench.backends.steps.timed_calls import OperatorsKernel
+from pydlbench.backends.steps.user_code import accepts, load_user_object, user_code_errors
+from pydlbench.backends.torch.steps.calls_alone import Operands, copies
+from pydlbench.backends.torch.steps.replayed_step import below_autograd
+from pydlbench.backends.torch.steps.signature import signature
+from pydlbench.errors import RefusedKernelError, UnsupportedError, UsageError, unknown_word
+from pydlbench.records.step import SWAPPED_MODULE, StepSpec
+from pydlbench.records.trace import OperatorsFacts, RecordedCall
+from pydlbench.verification.verify import tolerance
+
+_KEY: Final = torch._C.DispatchKey.BackendSelect
+# Bound before the user's code is imported.
+_CLOCK, _DRAW = time.perf_counter, random.SystemRandom().random
+# Share of the timed calls whose results are compared.
+_COMPARED: Final = 0.5
+
+
+@dataclasses.dataclass(eq=False)
+class Swap:
+    """Calls of an operator or module that pass through Python.
+
+    Attributes:
+        target: ``aten.relu``, or ``module:NAME``.
+        original: makes the call as it is.
+        launch: makes the call in the user's way; None to call the original.
+        weights: trained tensors of a module.
+        operator: PyTorch's operator; None for a module.
+        path: path of a module.
+        active: makes the next calls; None for the original.
+    """
+
+    target: str
+    original: Callable[..., Any]
+    launch: Callable[..., Any] | None
+    weights: tuple[torch.Tensor, ...] = ()
+    operator: Any = None
+    path: tuple[str, ...] = ()
+    active: Callable[..., Any] | None = None
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        """Make a call."""
+        active = self.active
+        if active is None:
+            return self.original(*arguments, **keywords)
+        self.active = None  # calls by the kernel itself are of the original
+        try:
+            return active(*arguments, **keywords)
+        finally:
+            self.active = active
+
+    def results(self, launch: Callable[..., Any] | None, operands: Operands) -> list[Any]:
+        """Make a call in one way; return its results, and a module's gradients if it has any."""
+        self.active = launch
+        outputs = [*tensors_in(self(*operands[0], **operands[1]))]
+        wanted = [x for x in (*self.weights, *tensors_in([*operands])) if x.requires_grad]
+        if not (torch.is_grad_enabled() and wanted):
+            return outputs
+        ends = [tensor for tensor in outputs if tensor.requires_grad]
+        seeds = [torch.ones_like(tensor) for tensor in ends]
+        if not ends:
+            return [*outputs, *(None for _ in wanted)]
+        return [*outputs, *torch.autograd.grad(ends, wanted, seeds, allow_unused=True)]
+
+
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors in arguments or results of a module, mappings and dataclasses included."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for part in value.values():
+            yield from tensors_in(part)
+    elif isinstance(value, (list, tuple)):
+        for part in value:
+            yield from tensors_in(part)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field in dataclasses.fields(value):
+            yield from tensors_in(getattr(value, field.name))
+
+
+# -----------------------------------------------------------------------------
+# In a model.
+
+_libraries: list[Any] = []
+
+
+def install(spec: StepSpec, module: nn.Module) -> list[Swap]:
+    """Make a step's swaps: of operators for this process, and of modules in a model.
+
+    Raises:
+        UsageError: no such operator or module, or a function that returns no module in its place.
+        UnsupportedError: an operator draws random numbers.
+    """
+    while _libraries:
+        _libraries.pop()._destroy()
+    swaps: list[Swap] = []
+    for text in spec.swaps or ():
+        target, _, name = text.partition("=")
+        word = target.removeprefix(SWAPPED_MODULE)
+        if word == target:
+            swaps.append(_swapped_operator(target, name, spec.device))
+            continue
+        inner = {path: part for path, part in module.named_modules() if path}
+        classes = {path: type(part).__name__ for path, part in inner.items()}
+        chosen = [path for path in inner if word in (path, classes[path])]
+        if not chosen:
+            choices = {*inner, *classes.values()}
+            raise unknown_word(f"--swap {target}: no module has this name or class", word, choices)
+        swaps += [_swapped_module(target, name, path, inner[path]) for path in chosen]
+    for swap in swaps:
+        swap.active = swap.launch
+    return swaps
+
+
+def _swapped_operator(target: str, name: str, device: str) -> Swap:
+    known = {each.replace("::", ".", 1) for each in torch._C._dispatch_get_all_op_names()}
+    if target not in known:
+        choices = [each for each in sorted(known) if each.startswith(f"{target}.")]
+        raise unknown_word(f"--swap {target}: no operator", target, choices or known)
+    _, packet, overload = f"{target}.default".split(".")[:3]
+    operator = getattr(getattr(torch.ops.aten, packet), overload)
+    if torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), "CompositeImplicitAutograd"):
+        raise UsageError(
+            f"--swap {target}: consists of other calls, and its gradient would be lost; nearest: a "
+            f"call that pydlbench step lists, or {SWAPPED_MODULE}NAME=FILE.py:CALLABLE"
+        )
+    if torch.Tag.nondeterministic_seeded in operator.tags:
+        raise UnsupportedError(f"--swap {target}: draws random numbers, so it is not compared")
+    keys = torch._C._dispatch_keys(torch.empty(0, device=device))
+    below = keys & torch._C._dispatch_keyset_full_after(_KEY)
+    launch = _launcher(name, operator) if name else None
+    swap = Swap(target, partial(operator.redispatch, below), launch, operator=operator)
+    _libraries.append(torch.library.Library("aten", "IMPL"))
+    _libraries[-1].impl(operator, swap.__call__, _KEY.name)
+    return swap
+
+
+def _launcher(name: str, operator: Any) -> Callable[..., Any]:
+    """Return a user's function that takes and returns what the operator does.
+
+    One for ``layers --kernel``, which fills a tensor ``dst``, can be used for products and for
+    operators with a single operand.
+    """
+    launch: Callable[..., Any] = load_user_object(name)
+    given = [each.name for each in operator._schema.arguments if not each.has_default_value()]
+    product = {"mm": 1, "bmm": 0}.get(operator.overloadpacket.__name__)
+    roles = ("src",) if len(given) == 1 else ("src", "weights") if product is not None else ()
+    if not roles or not accepts(launch, **dict.fromkeys((*roles, "dst"))):
+        if callable(launch) and accepts(launch, *given):
+            return launch
+        raise UsageError(
+            f"{name}: cannot be called with {', '.join(given)}, the operands of {operator}; "
+            "nearest: a function of them that returns the result"
+        )
+
+    def filled(*operands: torch.Tensor, **_: Any) -> torch.Tensor:
+        tensors = [tensor.detach().contiguous() for tensor in operands[: len(roles)]]
+        result = tensors[0].new_empty((*tensors[0].shape[:-1], tensors[-1].shape[-1]))
+        views = [each[None] if product else each for each in (*tensors, result)]
+        launch(**dict(zip((*roles, "dst"), views, strict=True)))
+        return result
+
+    return filled
+
+
+def _swapped_module(target: str, name: str, path: str, module: nn.Module) -> Swap:
+    weights = tuple(module.parameters())
+    launch = None
+    if name:
+        function = load_user_object(name)
+        with user_code_errors(name):
+            launch = function(module)
+        if not isinstance(launch, nn.Module) or {*launch.parameters()} != {*weights}:
+            raise UsageError(
+                f"{name}: returns a {type(launch).__name__}; nearest: a torch.nn.Module with the "
+                "weights of the module that it is called with: self.weight = module.weight"
+            )
+        launch.train(module.training)
+    trained = tuple(weight for weight in weights if weight.requires_grad)
+    swap = Swap(target, module.forward, launch, trained, path=(path,))
+    object.__setattr__(module, "forward", swap)  # the new module is no part of the old one
+    return swap
+
+
+# -----------------------------------------------------------------------------
+# The calls alone: the original and the user's, on the operands of the step.
+
+
+@dataclasses.dataclass(eq=False)
+class JudgedCall:
+    """A call in one of two ways; the user's is compared with the original's after some samples.
+
+    Attributes:
+        swap: the swap.
+        launch: makes the call; None for the original.
+        operands: arguments by position and by name; each sample has other values in their memory.
+        wait: returns when the device is done.
+        spec: the step.
+    """
+
+    swap: Swap
+    launch: Callable[..., Any] | None
+    operands: Operands
+    wait: Callable[[], None]
+    spec: StepSpec
+
+    def run(self) -> float:
+        """Change the operands, make the call, and return its seconds.
+
+        Raises:
+            RefusedKernelError: it computes something else, or changes an operand.
+        """
+        tensors = [*tensors_in([*self.operands])]
+        values = [tensor.detach().clone() for tensor in tensors]
+        for tensor, value in zip(tensors, values, strict=True):
+            if tensor.is_floating_point() and tensor.ndim and all(tensor.stride()):
+                tensor.data.copy_(value.roll(1 + int(_DRAW() * len(tensor)), 0))
+        before = copies(*self.operands)
+        enabled = partial(torch.set_grad_enabled, self.spec.backward)
+        with below_autograd() if self.swap.operator else enabled():
+            self.wait()
+            start = _CLOCK()
+            results = self.swap.results(self.launch, self.operands)
+            self.wait()
+            seconds = _CLOCK() - start
+            if self.launch is not None and _DRAW() < _COMPARED:
+                expected = self.swap.results(None, before)
+                self._judge([*results, *tensors], [*expected, *tensors_in([*before])])
+        for tensor, value in zip(tensors, values, strict=True):
+            if all(tensor.stride()):
+                tensor.data.copy_(value)  # an operator may work in place
+        return seconds
+
+    def _judge(self, given: list[Any], expected: list[Any]) -> None:
+        kinds = [
+            [None if x is None else (x.dtype, *x.shape) for x in each] for each in (given, expected)
+        ]
+        if kinds[0] != kinds[1]:
+            raise RefusedKernelError(
+                f"{self.swap.target}: its results, gradients and operands are {kinds[0]}, not "
+                f"{kinds[1]}; nearest, for a lost gradient: a torch.autograd.Function"
+            )
+        known = [x.detach().double() for each in (given, expected) for x in each if x is not None]
+        half = len(known) // 2
+        allowed = tolerance(self.spec.precision, max(1, *(x.numel() for x in known)))
+        for own, other in zip(known[:half], known[half:], strict=True):
+            scale = float(other.abs().max()) if other.numel() else 0.0
+            error = float((own - other).abs().max()) / (scale or 1.0) if other.numel() else 0.0
+            if not error <= allowed:
+                raise RefusedKernelError(
+                    f"{self.swap.target}: wrong result in a timed sample, relative error "
+                    f"{error:.2g}, tolerance {allowed:.2g}; each call must compute it from its own "
+                    "operands, and leave them as they are"
+                )
+
+
+def serve_swaps(
+    backend: FrameworkBackend, model: StepModel, swaps: list[Swap], spec: StepSpec
+) -> OperatorsKernel:
+    """Prepare the swapped calls alone; see ``requests.request_swaps``.
+
+    Args:
+        backend: the worker's backend.
+        model: the model.
+        swaps: the swaps that are installed in it.
+        spec: the step.
+    """
+    counts: Counter[str] = Counter()
+    found: dict[str, tuple[Swap, Operands]] = {}
+
+    def noted(swap: Swap, *arguments: Any, **keywords: Any) -> Any:
+        words = "".join((swap.target, *(f" {path}" for path in swap.path)))
+        key = signature(words, arguments, keywords, spec.device)
+        counts[key] += 1
+        if key not in found:
+            found[key] = swap, copies(arguments, keywords)
+        return swap.original(*arguments, **keywords)
+
+    with model:
+        for swap in swaps:
+            swap.active = partial(noted, swap)
+        model.run()
+        counts.clear()
+        model.run()  # later steps have the state of the first one
+        if unseen := {swap.target for swap in swaps} - {swap.target for swap, _ in found.values()}:
+            raise UsageError(
+                f"--swap {min(unseen)}: the step does not call it; nearest: a call or module that "
+                "pydlbench step lists, such as aten.relu_ for one that works in place"
+            )
+        calls = [
+            JudgedCall(swap, launch, operands, model.synchronize, spec)
+            for swap, operands in found.values()
+            for launch in (None, swap.launch)
+        ]
+    facts = OperatorsFacts(
+        names=tuple(found),
+        calls=tuple(
+            RecordedCall(signature=key, operator=swap.target, names=swap.path, count=counts[key])
+            for key, (swap, _) in found.items()
+        ),
+    )
+    return OperatorsKernel(calls, facts, backend.cpus)
