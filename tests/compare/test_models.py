@@ -1,16 +1,18 @@
 """Two models' steps in turn: the verdict, what they compute, and the calls by which they differ."""
 
+import msgspec
 import pytest
 
 from pydlbench.cli.compare_models import read_task
 from pydlbench.cli.compare_options import CompareOptions
 from pydlbench.compare.models import change_of, compare_models
+from pydlbench.compare.swaps import CallsAlone, saving_of
 from pydlbench.errors import UsageError
-from pydlbench.records.agreement import Agreement, StepAgreement
+from pydlbench.records.agreement import Agreement, ModelChange, StepAgreement
 from pydlbench.records.comparison import CompareDocument
 from pydlbench.records.measurement import TimeSummary
 from pydlbench.records.step import StepRecord, StepSpec
-from pydlbench.records.trace import CallInContext
+from pydlbench.records.trace import CallInContext, RecordedCall
 from pydlbench.report.change import change_report, conclude
 from pydlbench.report.text import as_text
 
@@ -174,3 +176,51 @@ def test_the_sides_are_read_as_step_reads_models():
 def test_bad_sides_are_refused_with_the_nearest_choice(words):
     with pytest.raises(UsageError, match="nearest"):
         read_task(CompareOptions.parse(words))
+
+
+@pytest.mark.usefixtures("files")
+def test_a_swap_makes_b_of_one_model():
+    words = ["mnist", "--swap", "aten.relu_=old.py:build,module:fc1=new.py:build"]
+    task, _ = read_task(CompareOptions.parse(words))
+    a, b = (row.spec for row in task.rows)
+    assert (a.model, b.model, a.framework) == ("mnist", "mnist", "torch")
+    assert (a.swaps, len(b.swaps)) == (None, 2)
+    assert "swaps" not in a.to_dict()
+    for bad in ("aten.relu", "relu"):
+        with pytest.raises(UsageError, match="nearest: aten"):
+            read_task(CompareOptions.parse(["mnist", "--swap", bad]))
+
+
+@pytest.mark.parametrize(
+    ("alone", "step", "told"), [(0.004, 0.004, True), (0.004, 0.001, False), (0.0005, 0.0005, None)]
+)
+def test_the_saving_of_a_swap_adds_up_and_is_held_against_what_was_foretold(
+    run_record, alone, step, told
+):
+    # The calls take 20 ms in the step and 19 ms alone, and the swap itself costs 2 ms.
+    rounds = dict(enumerate((0.0, 2e-4, -2e-4, 1e-4, -1e-4, 3e-4)))
+    calls = [RecordedCall(signature="aten.addmm(...)", operator="aten.addmm", count=3)]
+    original = {n: 0.019 + x for n, x in rounds.items()}
+    swapped = {n: 0.019 - alone - x for n, x in rounds.items()}
+
+    def taken(seconds, call_s, noise):
+        spread = {n: seconds + noise * x for n, x in rounds.items()}
+        one = record("x", calls={"fc1": call_s})
+        return one.__class__.from_dict({**one.to_dict(), "rounds_s": spread})
+
+    a, control = taken(0.05, 0.02, 1), taken(0.052, 0.02, 2)
+    b = taken(0.052 - step, 0.02 - step, -2 if told is not None else -9)
+    saving = saving_of(CallsAlone(calls, original, swapped), a, b, control)
+    assert saving.calls == 3
+    assert saving.as_foretold is told
+    assert saving.foretold.saved_s == pytest.approx(alone, abs=3e-4)
+    assert saving.dispatch.saved_s == pytest.approx(0.002, abs=3e-4)
+    assert saving.foretold.ci_high - alone > 0.001  # the context of the original
+    parts = [saving.foretold, *saving.between]
+    assert sum(part.saved_s for part in parts) == pytest.approx(saving.step.saved_s)
+    found = compared(run_record, record("new"))
+    change = msgspec.structs.replace(found.change, swap=saving)
+    first = conclude(found, change)[0]
+    words = {True: ": as foretold", False: "not as foretold", None: "cannot tell"}
+    assert words[told] in first
+    assert ModelChange.from_dict(change.to_dict()).swap == saving
