@@ -110,7 +110,7 @@ def _rounds(
 def saving_of(
     alone: CallsAlone, a: StepRecord, swapped: StepRecord, control: StepRecord
 ) -> SwapSaving:
-    """Return what a swap saves, and the parts by which that differs from what was foretold.
+    """Return the saving of a swap, and the parts by which that differs from what was foretold.
 
     Args:
         alone: the calls alone.

@@ -88,7 +88,7 @@ class Agreement(Record, frozen=True, kw_only=True):
 
 
 # -----------------------------------------------------------------------------
-# What a change of a model did to its step: results, and calls by which the steps differ.
+# Effects of a change of a model on its step: results, and calls by which the steps differ.
 
 
 class StepAgreement(Record, frozen=True, kw_only=True):

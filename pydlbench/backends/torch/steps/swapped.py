@@ -24,7 +24,7 @@ from pydlbench.backends.steps.definition import StepModel
 from pydlbench.backends.steps.timed_calls import OperatorsKernel
 from pydlbench.backends.steps.user_code import accepts, load_user_object, user_code_errors
 from pydlbench.backends.torch.steps.calls_alone import Operands, copies
-from pydlbench.backends.torch.steps.replayed_step import below_autograd
+from pydlbench.backends.torch.steps.profiled import below_autograd
 from pydlbench.backends.torch.steps.signature import signature
 from pydlbench.errors import RefusedKernelError, UnsupportedError, UsageError, unknown_word
 from pydlbench.records.step import SWAPPED_MODULE, StepSpec
