@@ -114,7 +114,6 @@ def _report(
 ) -> list[Block]:
     """Return the blocks of rows; an error in the conclusion is added to ``bugs``."""
     from pydlbench.report.layers import layers_report
-    from pydlbench.report.trace import trace_report
     from pydlbench.report.verdicts import conclude_run
 
     shown = {name: getattr(args, name) for name in ("algorithms", "explain", "ncu")}
@@ -124,10 +123,12 @@ def _report(
         conclusion = conclude_run(record, rows)
     except Exception as error:  # noqa: BLE001 - a sentence must not cost the table
         bugs.append(error)
-    return [
-        *layers_report(record, rows, conclusion, **shown),
-        *(trace_report(recorded) if recorded else ()),
-    ]
+    blocks = layers_report(record, rows, conclusion, **shown)
+    if recorded:
+        from pydlbench.report.trace import trace_report
+
+        blocks += trace_report(recorded)
+    return blocks
 
 
 def _native_ahead(threads: int | None) -> contextlib.AbstractContextManager[None]:

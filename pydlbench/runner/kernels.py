@@ -17,7 +17,6 @@ from pydlbench.devices.cpu.facts import CpuFacts
 from pydlbench.errors import PydlbenchError
 from pydlbench.models.user_model import is_user_model
 from pydlbench.records.measurement import KernelSpec, Measurement
-from pydlbench.runner.audited import prepare_audited
 from pydlbench.runner.machine import Devices, Workers
 from pydlbench.runner.options import RunnerOptions
 from pydlbench.runner.rows import measured_row
@@ -224,6 +223,8 @@ class SessionKernels:
             del self._begun[worker]
             kernel = worker.finish_preparing()
         elif user_kernel_of(spec) is not None:
+            from pydlbench.runner.audited import prepare_audited  # loads NumPy
+
             cpus = () if spec.on_gpu else self._cpus
             kernel = prepare_audited(worker, spec, plan.preparation, cpus)
         else:

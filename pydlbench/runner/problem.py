@@ -12,7 +12,6 @@ from pydlbench.backends.base import KernelFacts
 from pydlbench.errors import PydlbenchError, RefusedKernelError, UnsupportedError, WorkerError
 from pydlbench.records.measurement import SLOW, KernelSpec, Measurement, less_exact
 from pydlbench.runner.attribution import with_causes
-from pydlbench.runner.audited import impossible
 from pydlbench.runner.kernels import (
     EQUAL_FACTOR,
     BackendRun,
@@ -363,6 +362,8 @@ class RowProblem:
             facts = run.usual.facts
             if facts is None or not self._count(run) or not is_foreign(run.spec):
                 continue
+            from pydlbench.runner.audited import impossible  # loads NumPy
+
             series = self._study.table.series(run.usual)
             words = impossible(self._kernels.row(run.spec, facts, series))
             if words is not None:
