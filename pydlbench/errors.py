@@ -55,13 +55,6 @@ class StoreError(PydlbenchError, OSError):
     """Results cannot be stored or read back; one line with the file and a remedy."""
 
 
-def refuse(*reasons: tuple[object, str]) -> None:
-    """Raise an UnsupportedError with the first text of ``(condition, text)`` that applies."""
-    for applies, text in reasons:
-        if applies:
-            raise UnsupportedError(text)
-
-
 def nearest(word: str, choices: Iterable[str], count: int = 3) -> list[str]:
     """Return up to ``count`` of the ``choices`` that resemble ``word`` most, the closest first."""
     folded = {_sound(choice): choice for choice in choices}

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Collection
 from typing import Any, Protocol
 
-from pydlbench.errors import InsufficientMemoryError, UnsupportedError, refuse
+from pydlbench.errors import InsufficientMemoryError, UnsupportedError
 from pydlbench.ops.op import Layer
 from pydlbench.records.measurement import Correctness, KernelSpec
 from pydlbench.timing.chunk import Chunk, ChunkRequest
@@ -176,13 +176,10 @@ def check_case(spec: KernelSpec) -> None:
             pass that the layer does not have.
     """
     check_precision(spec.precision, spec.on_gpu)
-    refuse(
-        (
-            not spec.on_gpu and spec.timing != "auto",
-            f"--timing {spec.timing} is for GPUs; CPUs have one clock",
-        ),
-        (spec.pass_ not in spec.layer.passes, f"{spec.layer.kind} has no {spec.pass_} pass"),
-    )
+    if not spec.on_gpu and spec.timing != "auto":
+        raise UnsupportedError(f"--timing {spec.timing} is for GPUs; CPUs have one clock")
+    if spec.pass_ not in spec.layer.passes:
+        raise UnsupportedError(f"{spec.layer.kind} has no {spec.pass_} pass")
 
 
 def check_all_is_read(layer: Layer) -> None:

@@ -103,34 +103,24 @@ class Chunk(msgspec.Struct, frozen=True, kw_only=True):
     parts: tuple[tuple[float, ...], ...] = ()
 
     def __post_init__(self) -> None:
-        waits = {name: getattr(self, name) for name in ("run_delay_s", "steal_s", "wall_s")}
-        positive = {"clock reading": self.clock_hz, "burst": self.bursts}
-        faults = (
-            (not self.seconds, "chunk without samples"),
-            (
-                not all(math.isfinite(x) and x >= 0 for x in (*self.seconds, *self.enqueue_s)),
-                "chunk with a sample that is negative or not finite",
-            ),
-            (
-                self.parts and len(self.parts) != len(self.seconds),
-                f"chunk with {len(self.seconds)} samples but {len(self.parts)} of parts",
-            ),
-            *(
-                (
-                    not all(math.isfinite(x) and x > 0 for x in values),
-                    f"chunk with a {name} that is not positive",
-                )
-                for name, values in positive.items()
-            ),
-            *(
-                (not (math.isfinite(value) and value >= 0), f"chunk with {name} = {value}")
-                for name, value in waits.items()
-            ),
-            (self.threads < 1, f"chunk with {self.threads} threads"),
-        )
-        for is_wrong, text in faults:
-            if is_wrong:
-                raise ValueError(text)
+        if not self.seconds:
+            raise ValueError("chunk without samples")
+        if not all(math.isfinite(x) and x >= 0 for x in (*self.seconds, *self.enqueue_s)):
+            raise ValueError("chunk with a sample that is negative or not finite")
+        if self.parts and len(self.parts) != len(self.seconds):
+            raise ValueError(
+                f"chunk with {len(self.seconds)} samples but {len(self.parts)} of parts"
+            )
+        if not all(math.isfinite(x) and x > 0 for x in self.clock_hz):
+            raise ValueError("chunk with a clock reading that is not positive")
+        for name in ("run_delay_s", "steal_s", "wall_s"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value >= 0):
+                raise ValueError(f"chunk with {name} = {value}")
+        if not all(math.isfinite(x) and x > 0 for x in self.bursts):
+            raise ValueError("chunk with a burst that is not positive")
+        if self.threads < 1:
+            raise ValueError(f"chunk with {self.threads} threads")
 
 
 def merged(chunks: Sequence[Chunk]) -> Chunk:

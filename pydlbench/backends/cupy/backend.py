@@ -19,7 +19,7 @@ from pydlbench.backends.frameworks.device_clock import (
 from pydlbench.backends.host_clock import HostClock, Operator
 from pydlbench.backends.native.nvml import Monitor
 from pydlbench.devices.cpu.affinity import process_cpus
-from pydlbench.errors import UnsupportedError, refuse
+from pydlbench.errors import UnsupportedError
 from pydlbench.ops.op import Layer
 from pydlbench.records.measurement import KernelSpec
 from pydlbench.verification.verify import TENSOR_ACCUMULATOR
@@ -88,10 +88,10 @@ class CupyBackend(FrameworkBackend):
 
     def variants(self, spec: KernelSpec) -> list[Variant]:
         """List the ways to run a case; see the base class."""
-        refuse(
-            (spec.mode, f"cupy has no mode {spec.mode}: its calls are always eager"),
-            (spec.fuse != "none", f"cupy has no kernel for --fuse {spec.fuse}"),
-        )
+        if spec.mode is not None:
+            raise UnsupportedError(f"cupy has no mode {spec.mode}: its calls are always eager")
+        if spec.fuse != "none":
+            raise UnsupportedError(f"cupy has no kernel for --fuse {spec.fuse}")
         variant = entry_of("cupy", _VARIANTS, spec.layer, sides=(2,))
         check(spec.precision, self._capability)
         if spec.timing == "cuda-graph":
@@ -210,15 +210,14 @@ def check(precision: str, capability: int) -> None:
     Raises:
         UnsupportedError: the precision is not supported; the message has the reason.
     """
-    refuse(
-        (
-            precision == "fp16",
-            "cupy: cuBLAS cannot be kept off tensor cores for float16; ask for fp16-tc",
-        ),
-        (
-            precision not in _PRODUCTS,
-            f"cupy has no products in {precision}; there is: {', '.join(_PRODUCTS)}",
-        ),
-        (precision == "tf32" and capability < 80, "tf32 needs compute capability 8.0"),
-        (precision == "fp16-tc" and capability < 70, "fp16-tc needs compute capability 7.0"),
-    )
+    if precision == "fp16":
+        raise UnsupportedError(
+            "cupy: cuBLAS cannot be kept off tensor cores for float16; ask for fp16-tc"
+        )
+    if precision not in _PRODUCTS:
+        known = ", ".join(_PRODUCTS)
+        raise UnsupportedError(f"cupy has no products in {precision}; there is: {known}")
+    if precision == "tf32" and capability < 80:
+        raise UnsupportedError("tf32 needs compute capability 8.0")
+    if precision == "fp16-tc" and capability < 70:
+        raise UnsupportedError("fp16-tc needs compute capability 7.0")

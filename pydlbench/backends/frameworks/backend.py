@@ -31,7 +31,6 @@ from pydlbench.errors import (
     PrimitiveError,
     PydlbenchError,
     UnsupportedError,
-    refuse,
 )
 from pydlbench.ops.op import Layer
 from pydlbench.records.measurement import Correctness, KernelSpec, kernel_name
@@ -354,22 +353,16 @@ class FrameworkBackend(abc.ABC):
         check_all_is_read(spec.layer)
         self.check_clock()
         adapt_allocator()
-        refuse(
-            (
-                spec.cache not in self.caches,
-                (
-                    f"{self.name}: --cache {spec.cache} is not timed on this device; there is: "
-                    f"{', '.join(self.caches)}"
-                ),
-            ),
-            (
-                spec.cache != "hot" and spec.timing == "cuda-graph",
-                (
-                    f"{self.name}: in a CUDA graph all executions have the same operands, which "
-                    "are hot after the first; nearest: --timing events"
-                ),
-            ),
-        )
+        if spec.cache not in self.caches:
+            raise UnsupportedError(
+                f"{self.name}: --cache {spec.cache} is not timed on this device; there is: "
+                f"{', '.join(self.caches)}"
+            )
+        if spec.cache != "hot" and spec.timing == "cuda-graph":
+            raise UnsupportedError(
+                f"{self.name}: in a CUDA graph all executions have the same operands, which are "
+                "hot after the first; nearest: --timing events"
+            )
         wanted = wanted_variant(spec)
         candidates = [
             variant

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pydlbench.backends.base import check_precision
-from pydlbench.errors import UnsupportedError, refuse
+from pydlbench.errors import UnsupportedError
 from pydlbench.verification.verify import TENSOR_ACCUMULATOR
 
 # By default JAX allocates three quarters of a GPU's memory at once, which leaves other workers too
@@ -97,17 +97,15 @@ def arithmetic(precision: str, on_gpu: bool) -> JaxArithmetic:
         UnsupportedError: JAX does not have the precision on this device.
     """
     check_precision(precision, on_gpu)
-    refuse(
-        (
-            not on_gpu and precision != "fp32",
-            (
-                f"jax has no {precision} on CPUs: XLA converts narrower operands to float32 "
-                "and computes in that"
-            ),
-        ),
-        (precision == "fp16", "jax cannot keep float16 off the tensor cores; see fp16-tc"),
-        (precision not in _GPU, f"jax has no {precision} here; nearest: bf16-tc"),
-    )
+    if not on_gpu and precision != "fp32":
+        raise UnsupportedError(
+            f"jax has no {precision} on CPUs: XLA converts narrower operands to float32 "
+            "and computes in that"
+        )
+    if precision == "fp16":
+        raise UnsupportedError("jax cannot keep float16 off the tensor cores; see fp16-tc")
+    if precision not in _GPU:
+        raise UnsupportedError(f"jax has no {precision} here; nearest: bf16-tc")
     return _GPU[precision]
 
 

@@ -29,7 +29,7 @@ from pydlbench.devices.cpu.facts import read_cpu_facts
 from pydlbench.devices.cpu.peaks import flop_rate
 from pydlbench.devices.cpu.working_set import last_level_bytes
 from pydlbench.devices.probe_cache import ProbeCache, machine_key, probe_cache_path
-from pydlbench.errors import UnsupportedError, refuse
+from pydlbench.errors import UnsupportedError
 from pydlbench.ops.op import Layer
 from pydlbench.records.measurement import Correctness, KernelSpec
 from pydlbench.timing.chunk import Chunk, ChunkRequest
@@ -461,13 +461,10 @@ class CpuBackend:
     def _check_support(self, spec: KernelSpec) -> None:
         check_case(spec)
         check_not_emulated(spec.precision, self._isa)
-        refuse(
-            (spec.fuse != "none", f"--fuse {spec.fuse} is for GPUs so far"),
-            (
-                spec.cache == "weights-cold" and not spec.layer.weight_elements,
-                f"{spec.layer.kind} has no weights to keep out of the cache",
-            ),
-        )
+        if spec.fuse != "none":
+            raise UnsupportedError(f"--fuse {spec.fuse} is for GPUs so far")
+        if spec.cache == "weights-cold" and not spec.layer.weight_elements:
+            raise UnsupportedError(f"{spec.layer.kind} has no weights to keep out of the cache")
 
     def _finish(
         self, search: CpuAutotuner, chosen: autotune.KernelCandidate, *, reorders: bool

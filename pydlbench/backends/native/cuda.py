@@ -29,7 +29,6 @@ from pydlbench.errors import (
     PydlbenchError,
     UnsupportedError,
     nearest,
-    refuse,
 )
 from pydlbench.ops.table import build_layer
 from pydlbench.records.measurement import Correctness, KernelSpec
@@ -140,27 +139,20 @@ class CudaBackend:
     def _check_support(self, spec: KernelSpec) -> None:
         check_case(spec)
         check_all_is_read(spec.layer)
-        layer, reason = spec.layer, spec.layer.entry.no_gpu
-        fusable = spec.pass_ == "forward" and layer.op in ("conv", "gemm")
-        refuse(
-            (reason, f"{layer.kind}: {reason}; nearest: --device cpu"),
-            (
-                spec.layout == "blocked",
-                "--layout blocked is for CPUs; on a GPU there is: nchw, nhwc",
-            ),
-            (
-                spec.cache == "weights-cold" and not layer.weight_elements,
-                f"{layer.kind} has no weights to keep out of the cache",
-            ),
-            (
-                spec.fuse == "bias",
-                "--fuse bias is for frameworks; natively there is: bias-relu",
-            ),
-            (
-                spec.fuse != "none" and not fusable,
-                f"--fuse {spec.fuse} is for the forward pass of convolutions and matrix products",
-            ),
-        )
+        if reason := spec.layer.entry.no_gpu:
+            raise UnsupportedError(f"{spec.layer.kind}: {reason}; nearest: --device cpu")
+        if spec.layout == "blocked":
+            raise UnsupportedError("--layout blocked is for CPUs; on a GPU there is: nchw, nhwc")
+        if spec.cache == "weights-cold" and not spec.layer.weight_elements:
+            raise UnsupportedError(f"{spec.layer.kind} has no weights to keep out of the cache")
+        if spec.fuse == "bias":
+            raise UnsupportedError("--fuse bias is for frameworks; natively there is: bias-relu")
+        if spec.fuse != "none" and (
+            spec.pass_ != "forward" or spec.layer.op not in ("conv", "gemm")
+        ):
+            raise UnsupportedError(
+                f"--fuse {spec.fuse} is for the forward pass of convolutions and matrix products"
+            )
 
     def _finish(
         self, search: CudaAutotuner, chosen: autotune.KernelCandidate, preparation: Preparation

@@ -30,7 +30,7 @@ from pydlbench.backends.host_clock import Operator
 from pydlbench.backends.numba import kernels
 from pydlbench.backends.numba.kernels import parallel
 from pydlbench.devices.cpu.affinity import process_cpus
-from pydlbench.errors import UnsupportedError, refuse
+from pydlbench.errors import UnsupportedError
 from pydlbench.ops.axis import Axis
 from pydlbench.ops.op import Layer
 from pydlbench.records.measurement import KernelSpec
@@ -102,6 +102,10 @@ def describe_code(code: str) -> str | None:
 # The backend.
 
 _llvm = importlib.import_module("llvmlite.binding")
+_REFUSED_PRECISIONS = {
+    "bf16": "Numba has no bf16 on the CPU",
+    "fp16": "Numba has no fp16 arithmetic on the CPU",
+}
 # Timing of the kernel alone: maximum number of samples, minimum length of a sample, and maximum
 # total time.
 _MAX_SAMPLES = 7
@@ -156,12 +160,14 @@ class NumbaBackend(FrameworkBackend):
 
     def variants(self, spec: KernelSpec) -> list[Variant]:
         """List the ways to run a case; see the base class."""
-        refuse(
-            (spec.precision == "bf16", "Numba has no bf16 on the CPU"),
-            (spec.precision == "fp16", "Numba has no fp16 arithmetic on the CPU"),
-            (spec.mode, f"numba has no mode {spec.mode}: its functions are always compiled"),
-            (spec.fuse != "none", f"numba has no kernel for --fuse {spec.fuse}"),
-        )
+        if spec.precision != "fp32":
+            raise UnsupportedError(_REFUSED_PRECISIONS[spec.precision])
+        if spec.mode is not None:
+            raise UnsupportedError(
+                f"numba has no mode {spec.mode}: its functions are always compiled"
+            )
+        if spec.fuse != "none":
+            raise UnsupportedError(f"numba has no kernel for --fuse {spec.fuse}")
         return [entry_of("numba", VARIANTS, spec.layer, sides=(2,))(spec)]
 
     def complete_facts(

@@ -109,20 +109,24 @@ class StepDefinition:
 
     def includes(self) -> str:
         """Say in one line what the step's time includes."""
-        images = f"{'with' if self.input_gradient else 'no'} gradient of the images"
-        parts = (
-            (True, f"{self.phase}, {self.propagation} propagation"),
-            (self.feed == "host", "images and labels from the host"),
-            (self.weights == "host", "weights from the host"),
-            (self.loss != "none", _LOSSES.get(self.loss, "")),
-            (self.zero_fill, "gradients zeroed first"),
-            (self.backward, images),
-            (self.backward, "optimizer" if self.optimizer == "model" else "no optimizer"),
-            (self.averages is not None, f"moving averages of the weights ({self.averages or 0:g})"),
-            (self.propagation == "training" and not self.dropout, "no dropout"),
-            (True, f"to the host: {', '.join(self.fetch)}" if self.fetch else "nothing fetched"),
-        )
-        return "; ".join(text for included, text in parts if included)
+        parts = [f"{self.phase}, {self.propagation} propagation"]
+        if self.feed == "host":
+            parts.append("images and labels from the host")
+        if self.weights == "host":
+            parts.append("weights from the host")
+        if self.loss != "none":
+            parts.append(_LOSSES[self.loss])
+        if self.zero_fill:
+            parts.append("gradients zeroed first")
+        if self.backward:
+            parts.append(f"{'with' if self.input_gradient else 'no'} gradient of the images")
+            parts.append("optimizer" if self.optimizer == "model" else "no optimizer")
+        if self.averages is not None:
+            parts.append(f"moving averages of the weights ({self.averages:g})")
+        if self.propagation == "training" and not self.dropout:
+            parts.append("no dropout")
+        parts.append(f"to the host: {', '.join(self.fetch)}" if self.fetch else "nothing fetched")
+        return "; ".join(parts)
 
 
 # The results that ``fetch`` copies to the host in each phase of a user's step, as ``session.run``

@@ -16,7 +16,6 @@ from pydlbench.errors import (
     PrimitiveError,
     PydlbenchError,
     UnsupportedError,
-    refuse,
 )
 from pydlbench.words import FP8_PRECISIONS
 
@@ -177,16 +176,10 @@ def arithmetic(precision: str, on_gpu: bool, isa: Collection[str]) -> TensorFlow
     if not on_gpu:
         check_not_emulated(precision, isa)
         return TensorFlowArithmetic(dtype=DTYPES[precision], tf32=None, accumulate="float32")
-    refuse(
-        (
-            precision == "fp16",
-            "TensorFlow cannot keep float16 off the tensor cores; see fp16-tc",
-        ),
-        (
-            precision in FP8_PRECISIONS,
-            "TensorFlow has no products of 8-bit floating-point numbers",
-        ),
-    )
+    if precision == "fp16":
+        raise UnsupportedError("TensorFlow cannot keep float16 off the tensor cores; see fp16-tc")
+    if precision in FP8_PRECISIONS:
+        raise UnsupportedError("TensorFlow has no products of 8-bit floating-point numbers")
     if precision == "fp32":
         return TensorFlowArithmetic(dtype="float32", tf32=False, accumulate="float32")
     tf32 = True if precision == "tf32" else None

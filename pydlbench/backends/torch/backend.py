@@ -44,7 +44,7 @@ from pydlbench.backends.torch.layers.operator import (
 )
 from pydlbench.backends.torch.steps.profiled import kernel_seconds
 from pydlbench.devices.cpu.affinity import process_cpus
-from pydlbench.errors import UnsupportedError, refuse
+from pydlbench.errors import UnsupportedError
 from pydlbench.models.user_model import is_user_model
 from pydlbench.records.measurement import KernelSpec, kernel_name
 from pydlbench.verification.verify import FAST_ACCUMULATOR, TENSOR_ACCUMULATOR
@@ -88,17 +88,14 @@ def ways_to_run(
 
 def _check_frozen(spec: KernelSpec) -> None:
     """Check that a case has constant weights, which the compiler can pack in advance."""
-    refuse(
-        (spec.on_gpu, "torch frozen is for CPUs: on a GPU no weights are packed"),
-        (
-            (spec.pass_, spec.propagation) != ("forward", "inference"),
-            "torch frozen is for the forward pass of inference: training changes the weights",
-        ),
-        (
-            spec.layer.op not in ("conv", "gemm") or getattr(spec.layer, "batch_count", 1) > 1,
-            "torch frozen is for convolutions and products with weights",
-        ),
-    )
+    if spec.on_gpu:
+        raise UnsupportedError("torch frozen is for CPUs: on a GPU no weights are packed")
+    if spec.pass_ != "forward" or spec.propagation != "inference":
+        raise UnsupportedError(
+            "torch frozen is for the forward pass of inference: training changes the weights"
+        )
+    if spec.layer.op not in ("conv", "gemm") or getattr(spec.layer, "batch_count", 1) > 1:
+        raise UnsupportedError("torch frozen is for convolutions and products with weights")
 
 
 class TorchBackend(FrameworkBackend):
@@ -356,12 +353,14 @@ def _remarks(spec: KernelSpec) -> tuple[str, ...]:
 
 
 def _check_gpu(index: int) -> None:
-    count = torch.cuda.device_count()
-    refuse(
-        (torch.version.cuda is None, f"torch {torch.__version__} was built without CUDA"),
-        (not torch.cuda.is_available(), f"torch {torch.__version__} sees no GPU"),
-        (index >= count, f"torch sees {count} GPUs, and cuda:{index} is not among them"),
-    )
+    if torch.version.cuda is None:
+        raise UnsupportedError(f"torch {torch.__version__} was built without CUDA")
+    if not torch.cuda.is_available():
+        raise UnsupportedError(f"torch {torch.__version__} sees no GPU")
+    if index >= torch.cuda.device_count():
+        raise UnsupportedError(
+            f"torch sees {torch.cuda.device_count()} GPUs, and cuda:{index} is not among them"
+        )
 
 
 def create(device: str) -> TorchBackend:

@@ -40,7 +40,7 @@ from pydlbench.backends.tensorflow.settings import (
     tf,
     translate_error,
 )
-from pydlbench.errors import refuse
+from pydlbench.errors import UnsupportedError
 from pydlbench.ops.op import Layer
 from pydlbench.records.measurement import KernelSpec
 
@@ -102,42 +102,28 @@ def _ways(layer: Any) -> list[TensorFlowForwardOptions]:
 def _check(layer: Any, spec: KernelSpec) -> None:
     """Refuse layers that TensorFlow's operators do not support."""
     op = op_of(layer)
-    average = op == "pool" and layer.mode == "avg"
-    padding = padding_of(layer).word if average else "VALID"
-    resizes = op == "resize"
-    refuse(
-        (
-            layer.kind == "pointwise" and spec.on_gpu,
-            "tensorflow: memory-bound layers are run on CPUs so far",
-        ),
-        (
-            padding != "VALID" and layer.count_include_pad,
-            "TensorFlow's averages leave padding out of the count",
-        ),
-        (
-            padding == "EXPLICIT",
-            f"TensorFlow's averages are padded as SAME or VALID, not {layer.problem}",
-        ),
-        (
-            op == "pool" and max(layer.dilation) > 1,
-            "TensorFlow's poolings have no windows with holes",
-        ),
-        (
-            resizes and layer.sides == 3,
-            "TensorFlow has no operator that resizes images of three sides",
-        ),
-        (
-            resizes and spec.mode == "xla",
-            (
-                "XLA's ResizeBilinear gives other values, and ResizeNearestNeighborGrad does not "
-                "compile; nearest: --mode graph"
-            ),
-        ),
-        (
-            resizes and layer.mode == "linear" and spec.precision != "fp32",
-            "TensorFlow's ResizeBilinear gives float32 only; nearest: fp32",
-        ),
-    )
+    if layer.kind == "pointwise" and spec.on_gpu:
+        raise UnsupportedError("tensorflow: memory-bound layers are run on CPUs so far")
+    if op == "pool" and layer.mode == "avg" and (padding := padding_of(layer)).word != "VALID":
+        if layer.count_include_pad:
+            raise UnsupportedError("TensorFlow's averages leave padding out of the count")
+        if padding.word == "EXPLICIT":
+            raise UnsupportedError(
+                f"TensorFlow's averages are padded as SAME or VALID, not {layer.problem}"
+            )
+    if op == "pool" and max(layer.dilation) > 1:
+        raise UnsupportedError("TensorFlow's poolings have no windows with holes")
+    if op != "resize":
+        return
+    if layer.sides == 3:
+        raise UnsupportedError("TensorFlow has no operator that resizes images of three sides")
+    if spec.mode == "xla":
+        raise UnsupportedError(
+            "XLA's ResizeBilinear gives other values, and ResizeNearestNeighborGrad does not "
+            "compile; nearest: --mode graph"
+        )
+    if layer.mode == "linear" and spec.precision != "fp32":
+        raise UnsupportedError("TensorFlow's ResizeBilinear gives float32 only; nearest: fp32")
 
 
 # Single operators that compute in the storage type; others compute in float32, or are chains.

@@ -62,7 +62,7 @@ from pydlbench.backends.tensorflow.steps.graph import (
 )
 from pydlbench.backends.tensorflow.steps.trace import StepProfiles, node_runs
 from pydlbench.devices.cpu.facts import read_cpu_facts
-from pydlbench.errors import UnsupportedError, refuse
+from pydlbench.errors import UnsupportedError
 from pydlbench.models.graph import INPUT, GraphNode, Model
 from pydlbench.ops.op import Layer
 from pydlbench.records.step import StepSpec
@@ -657,16 +657,17 @@ class TensorFlowNet(Network):
             counted = op == "pool" and layer.count_include_pad and word == "SAME"
             options = dataclasses.replace(options, padded=word == "EXPLICIT" or counted)
         if op in ("conv", "deconv") and layer.groups > 1:
-            what, depthwise = layer.name or layer.problem, is_depthwise(layer)
-            refuse(
-                (op == "deconv", f"{what}: TensorFlow has no transposed convolution with groups"),
-                (
-                    depthwise and len(set(layer.stride)) > 1,
-                    (
-                        f"{what}: TensorFlow's depthwise convolution has one stride for both "
-                        "directions"
-                    ),
-                ),
-            )
+            _check_groups(layer)
+            depthwise = is_depthwise(layer)
             options = dataclasses.replace(options, depthwise=depthwise, split=not depthwise)
         return options
+
+
+def _check_groups(layer: Any) -> None:
+    what = layer.name or layer.problem
+    if op_of(layer) == "deconv":
+        raise UnsupportedError(f"{what}: TensorFlow has no transposed convolution with groups")
+    if is_depthwise(layer) and len(set(layer.stride)) > 1:
+        raise UnsupportedError(
+            f"{what}: TensorFlow's depthwise convolution has one stride for both directions"
+        )

@@ -13,7 +13,7 @@ from pydlbench.backends.torch.layers.operator import (
     TorchOperands,
     as_array,
 )
-from pydlbench.errors import refuse
+from pydlbench.errors import UnsupportedError
 
 # FP8 kernels read both factors along the summed dimension, 16 elements at a time.
 _MULTIPLE = 16
@@ -32,18 +32,16 @@ def variants_of(site: CompilationSite) -> list[Variant]:
             are not multiples of 16.
     """
     spec, layer = site.spec, site.spec.layer
-    refuse((layer.op != "gemm", f"torch has {spec.precision} for matrix products only"))
-    refuse(
-        (spec.fuse != "none", f"torch: no product in {spec.precision} with a bias here"),
-        (layer.batch_count > 1, f"torch has no batched product in {spec.precision}"),
-        (
-            any(size % _MULTIPLE for size in (layer.m, layer.k, layer.n)),
-            (
-                f"{spec.precision} needs sizes that are multiples of 16, and {layer.problem} has "
-                "others"
-            ),
-        ),
-    )
+    if layer.op != "gemm":
+        raise UnsupportedError(f"torch has {spec.precision} for matrix products only")
+    if spec.fuse != "none":
+        raise UnsupportedError(f"torch: no product in {spec.precision} with a bias here")
+    if layer.batch_count > 1:
+        raise UnsupportedError(f"torch has no batched product in {spec.precision}")
+    if any(size % _MULTIPLE for size in (layer.m, layer.k, layer.n)):
+        raise UnsupportedError(
+            f"{spec.precision} needs sizes that are multiples of 16, and {layer.problem} has others"
+        )
     fast = spec.precision == "fp8-tc-fast"
     scales = (
         f"scales of one, {'with' if fast else 'no'} fast accumulation; the result is stored in e4m3"
