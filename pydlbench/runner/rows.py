@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import msgspec
@@ -92,15 +92,7 @@ def measured_row(
         workspace_bytes=facts.workspace_bytes,
         reorder_s=facts.reorder_s,
         setup_s=facts.setup_s,
-        candidates=tuple(
-            {
-                **{name: value for name, value in entry.items() if name != "seconds"},
-                "time_s": time_summary(entry["seconds"]).to_dict() if entry["seconds"] else None,
-            }
-            for entry in facts.candidates
-        )
-        if keep_candidates
-        else None,
+        candidates=_candidates(facts.candidates) if keep_candidates else None,
         samples_s=tuple(samples.seconds) if keep_samples else None,
         tensor_cores=facts.tensor_cores,
         notes=tuple(facts.notes),
@@ -210,6 +202,16 @@ def _warnings(samples: Series, estimated: Estimate, on_gpu: bool) -> tuple[str, 
             f"the median {how} by {100 * abs(moved):.0f} % from the first rounds to the last {text}"
         )
     return tuple(words)
+
+
+def _candidates(listed: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], ...]:
+    return tuple(
+        {
+            **{name: value for name, value in entry.items() if name != "seconds"},
+            "time_s": time_summary(entry["seconds"]).to_dict() if entry["seconds"] else None,
+        }
+        for entry in listed
+    )
 
 
 # -----------------------------------------------------------------------------

@@ -252,9 +252,9 @@ class CudaAutotuner(autotune.Autotuner):
         if self._reference is not None:
             comparison = kernel.verify(self._reference, self._arena)
             verdict = judge(comparison, self._spec.precision, accumulate, candidate.algorithm)
-            if verdict.status != "ok" and (
-                name := next(filter(fewer_flops, map(kernel_name, kernel_list(kernel))), None)
-            ):
+            # The name of its Winograd or FFT kernel, if it has one.
+            name = next(filter(fewer_flops, map(kernel_name, kernel_list(kernel))), None)
+            if verdict.status != "ok" and name is not None:
                 verdict = judge(comparison, self._spec.precision, accumulate, name)
                 candidate.details["notes"].append(f"runs {name}")
             return verdict

@@ -556,6 +556,12 @@ def _linear(call: AtenCall) -> Meaning:
     return combine(parts)
 
 
+def _by_vector(call: AtenCall) -> Meaning:
+    """Arguments: a matrix or a vector, and a vector."""
+    left, right = call[0].elements, call[1].elements
+    return products.matmul((), left // right if right else 0, right, 1)
+
+
 def _attention(call: AtenCall, causal: int, *, backward: bool = False) -> Meaning:
     """Arguments: query, key, value ``(batch, heads, length, size)``, behind an outer gradient.
 
@@ -582,12 +588,7 @@ _PRODUCT_RULES: Final[Mapping[str, Callable[[AtenCall], Meaning]]] = {
     **dict.fromkeys(("mm", "bmm"), _matmul),
     **dict.fromkeys(("addmm", "baddbmm"), _added_matmul),
     "linear": _linear,
-    **dict.fromkeys(
-        ("mv", "dot"),
-        lambda call: products.matmul(
-            (), call[0].elements // call[1].elements if call[1].elements else 0, call[1].elements, 1
-        ),
-    ),
+    **dict.fromkeys(("mv", "dot"), _by_vector),
     "_grouped_mm": lambda c: products.grouped_matmul(c[0], c[1].shape[-1]),
     "_scaled_dot_product_flash_attention_for_cpu": lambda c: _attention(c, 4),
     "_scaled_dot_product_flash_attention": lambda c: _attention(c, 4),
@@ -809,6 +810,23 @@ def _activation(call: AtenCall) -> Meaning:
     )
 
 
+def _adam(call: AtenCall) -> Meaning:
+    """Arguments: weights, gradients, both averages, perhaps maxima, numbers of steps.
+
+    FLOPs: 3 for the first average and 4 for the second, a root, a quotient and a sum, 3 for the
+    weights; decay takes one more on the weights (AdamW), or two on the gradient.
+    """
+    decay = call.keywords.get("weight_decay", 0)
+    per_weight = 13 + (decay != 0) * (1 if "adamw" in call.operator else 2)
+    return _update(call, per_weight + bool(call.keywords.get("amsgrad")), [0, 2, 3, 4])
+
+
+def _sgd(call: AtenCall) -> Meaning:
+    """Arguments: weights, gradients, velocities."""
+    decay = call.keywords.get("weight_decay", 0)
+    return _update(call, 2 + 2 * (decay != 0) + 2 * bool(call[2]), [0, 2])
+
+
 def _update(call: AtenCall, per_weight: int, written: Sequence[int]) -> Meaning:
     values = [value for place in written for value in call[place]]
     return moves.optimizer_update(per_weight, call[0], values, f"{call.operator} has no layer")
@@ -838,19 +856,8 @@ _ELEMENTWISE_RULES: Final[Mapping[str, Callable[[AtenCall], Meaning]]] = {
     "native_dropout": lambda c: elementwise.activation(
         "dropout", c[0].shape, training=True, keep=1 - c[1]
     ),
-    **dict.fromkeys(
-        ("_fused_adam", "_fused_adamw"),
-        lambda call: _update(
-            call,
-            13
-            + (call.keywords.get("weight_decay", 0) != 0) * (1 if "adamw" in call.operator else 2)
-            + bool(call.keywords.get("amsgrad")),
-            [0, 2, 3, 4],
-        ),
-    ),
-    "_fused_sgd": lambda call: _update(
-        call, 2 + 2 * (call.keywords.get("weight_decay", 0) != 0) + 2 * bool(call[2]), [0, 2]
-    ),
+    **dict.fromkeys(("_fused_adam", "_fused_adamw"), _adam),
+    "_fused_sgd": _sgd,
 }
 
 

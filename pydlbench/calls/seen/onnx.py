@@ -547,6 +547,11 @@ def _transpose(call: _OnnxCall) -> Meaning:
     return moves.copy(call[0].permute(order), range(len(order)))
 
 
+def _gather(call: _OnnxCall) -> Meaning:
+    axis = call.node.get("axis", 0) % len(call[0].shape)
+    return moves.gather(call[0], [call[1]], call.result.bytes, rows=not axis)
+
+
 def _lower(*names: str) -> dict[str, str]:
     """Return names in lower case by operators that differ only in capitals."""
     return {name: name.lower() for name in names}
@@ -635,12 +640,7 @@ RULES: Final[Mapping[str, Callable[[_OnnxCall], Meaning | Sequence[Meaning]]]] =
     **dict.fromkeys(_OTHER_COPIES, lambda _: moves.other_copy()),
     "Transpose": _transpose,
     "Concat": lambda c: moves.concat(c.given, c.node.get("axis", 0)),
-    "Gather": lambda call: moves.gather(
-        call[0],
-        [call[1]],
-        call.result.bytes,
-        rows=not call.node.get("axis", 0) % len(call[0].shape),
-    ),
+    "Gather": _gather,
     **dict.fromkeys(
         ("GatherElements", "GatherND"),
         lambda c: moves.gather(c[0], [c[1]], c.result.bytes, rows=False),

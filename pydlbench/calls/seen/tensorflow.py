@@ -259,6 +259,20 @@ def _convolve(
     )
 
 
+def _convolution(call: _TensorFlowCall) -> Meaning:
+    outer = call.result.shape
+    part = _convolve(call, call[0].shape, call[1].shape, outer)
+    return combine([part, *_fused_ops(call, call.images(outer))])
+
+
+def _data_gradient(call: _TensorFlowCall) -> Meaning:
+    """Inputs: sizes, filters, outer gradient; in a forward pass it is a transposed convolution."""
+    options: dict[str, Any] = (
+        {"gradients": ["backward-data"]} if call.backward else {"transposed": True}
+    )
+    return _convolve(call, call.result.shape, call[1].shape, call[2].shape, **options)
+
+
 def _pooling(call: _TensorFlowCall, mode: str, *, backward: bool = False) -> Meaning:
     """Inputs: images; for gradients of maxima source, result, outer gradient.
 
@@ -356,6 +370,12 @@ def _batch_normalisation(call: _TensorFlowCall) -> Meaning:
     return combine(parts, dtypes=(call[0].dtype,))
 
 
+def _bias(call: _TensorFlowCall) -> Meaning:
+    shape = call.result.shape
+    matrix = math.prod(shape[:-1]), shape[-1]
+    return elementwise.memory_bound("bias", call.images(shape) if len(shape) > 3 else matrix)
+
+
 def _loss(call: _TensorFlowCall) -> Meaning:
     """Inputs: logits and labels; results are the loss of each row and its gradient."""
     return combine(
@@ -442,6 +462,13 @@ def _concat(call: _TensorFlowCall) -> Meaning:
     return moves.concat(values, int((axis.numbers or (0,))[0]))
 
 
+def _gather(call: _TensorFlowCall) -> Meaning:
+    """Inputs: table, indices, and for ``GatherV2`` the dimension."""
+    along = call[2].numbers if call.node.operator == "GatherV2" else (0,)
+    whole_rows = along == (0,) and not call.node.get("batch_dims")
+    return moves.gather(call[0], [call[1]], call.result.bytes, rows=whole_rows)
+
+
 def _scatter(call: _TensorFlowCall, values: int, *, table: bool = True) -> Meaning:
     """Inputs: perhaps a table, indices, values.
 
@@ -475,27 +502,14 @@ _RANDOM: Final = (
 #: Rules of operators that libraries compute.
 _LIBRARY_RULES: Final[Mapping[str, Callable[[_TensorFlowCall], Meaning]]] = {
     **dict.fromkeys(
-        ("Conv2D", "Conv3D", "DepthwiseConv2dNative", "PadWithFusedConv2D"),
-        lambda call: combine(
-            [
-                _convolve(call, call[0].shape, call[1].shape, call.result.shape),
-                *_fused_ops(call, call.images(call.result.shape)),
-            ]
-        ),
+        ("Conv2D", "Conv3D", "DepthwiseConv2dNative", "PadWithFusedConv2D"), _convolution
     ),
     **dict.fromkeys(
         (
             *("Conv2DBackpropInput", "Conv3DBackpropInputV2"),
             "DepthwiseConv2dNativeBackpropInput",
         ),
-        # Sizes, filters, outer gradient; in a forward pass it is a transposed convolution.
-        lambda call: _convolve(
-            call,
-            call.result.shape,
-            call[1].shape,
-            call[2].shape,
-            **{"gradients": ["backward-data"]} if call.backward else {"transposed": True},
-        ),
+        _data_gradient,
     ),
     **dict.fromkeys(
         (
@@ -529,15 +543,7 @@ RULES: Final[Mapping[str, Callable[[_TensorFlowCall], Meaning]]] = {
     "ResizeBilinearGrad": lambda c: _resize(c, 2, backward=True),
     "ResizeNearestNeighbor": lambda c: _resize(c, 1),
     "ResizeNearestNeighborGrad": lambda c: _resize(c, 1, backward=True),
-    **dict.fromkeys(
-        ("BiasAdd", "BiasAddV1"),
-        lambda call: elementwise.memory_bound(
-            "bias",
-            call.images(call.result.shape)
-            if len(call.result.shape) > 3
-            else (math.prod(call.result.shape[:-1]), call.result.shape[-1]),
-        ),
-    ),
+    **dict.fromkeys(("BiasAdd", "BiasAddV1"), _bias),
     "BiasAddGrad": lambda call: elementwise.channel_sums(
         (call[0].elements // call.result.elements, call.result.elements)
     ),
@@ -594,16 +600,7 @@ RULES: Final[Mapping[str, Callable[[_TensorFlowCall], Meaning]]] = {
     **dict.fromkeys(("Fill", "OnesLike", "ZerosLike"), lambda c: moves.fill(c.result)),
     "Transpose": _transpose,
     "ConcatV2": _concat,
-    **dict.fromkeys(
-        ("Gather", "GatherV2", "GatherNd", "ResourceGather"),
-        lambda call: moves.gather(
-            call[0],
-            [call[1]],
-            call.result.bytes,
-            rows=(call[2].numbers if call.node.operator == "GatherV2" else (0,)) == (0,)
-            and (not call.node.get("batch_dims")),
-        ),
-    ),
+    **dict.fromkeys(("Gather", "GatherV2", "GatherNd", "ResourceGather"), _gather),
     **dict.fromkeys(
         ("ResourceScatterAdd", "TensorScatterAdd", "TensorScatterUpdate"), lambda c: _scatter(c, 2)
     ),

@@ -258,9 +258,7 @@ def read_cpu_facts(root: str | Path = "/") -> CpuFacts:
         model=_number(first, "model"),
         stepping=_number(first, "stepping"),
         brand=brand or (platform.processor() or None if real and not blocks else None),
-        machine=platform.machine()
-        if real
-        else ("x86_64" if "sse2" in flags else "aarch64" if "asimd" in flags else ""),
+        machine=platform.machine() if real else _machine(flags),
         isa=tuple(name for name in _ISA if name in flags),
         cpus=cpus,
         caches=_caches(root, cpus),
@@ -272,21 +270,26 @@ def read_cpu_facts(root: str | Path = "/") -> CpuFacts:
         max_hz=None if max_khz is None else max_khz * 1e3,
         affinity=read_affinity(root) or tuple(cpu.index for cpu in cpus),
         cpu_limit=read_cpu_limit(root),
-        virtualised=("hypervisor" in flags or read_text(root / "sys/hypervisor/type") is not None)
-        if blocks
-        else None,
+        virtualised=_virtualised(root, flags) if blocks else None,
         hypervisor=_hypervisor(root) if "hypervisor" in flags else None,
         memory_total_bytes=memory.get("MemTotal"),
-        memory_available_bytes=min(
-            (
-                size
-                for size in (memory.get("MemAvailable"), read_memory_limit(root))
-                if size is not None
-            ),
-            default=None,
-        ),
+        memory_available_bytes=_available(root, memory),
         notes=tuple(notes),
     )
+
+
+def _machine(flags: Sequence[str]) -> str:
+    return "x86_64" if "sse2" in flags else "aarch64" if "asimd" in flags else ""
+
+
+def _virtualised(root: Path, flags: Sequence[str]) -> bool:
+    return "hypervisor" in flags or read_text(root / "sys/hypervisor/type") is not None
+
+
+def _available(root: Path, memory: Mapping[str, int]) -> int | None:
+    """The free memory of the machine or of the control group, whichever is less."""
+    known = (memory.get("MemAvailable"), read_memory_limit(root))
+    return min((size for size in known if size is not None), default=None)
 
 
 def _number(block: Mapping[str, str], key: str) -> int | None:

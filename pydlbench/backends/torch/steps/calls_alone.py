@@ -354,16 +354,22 @@ def _computed(names: Sequence[str], forward: Callable[[dict[str, Any]], Any]) ->
     return rule
 
 
+def _batch_statistics(call: dict[str, Any]) -> Any:
+    operands = call["input"], call["weight"], None, None, None
+    return _aten.native_batch_norm(*operands, True, 0.1, call["eps"])[1:]
+
+
 def _batch_normalised(call: dict[str, Any]) -> None:
     """Use the statistics of the batch; without training no operator reads them."""
     _positive("running_var")(call)
     if call["train"]:
-        _computed(
-            ("save_mean", "save_invstd"),
-            lambda call: _aten.native_batch_norm(
-                call["input"], call["weight"], None, None, None, True, 0.1, call["eps"]
-            )[1:],
-        )(call)
+        _computed(("save_mean", "save_invstd"), _batch_statistics)(call)
+
+
+def _cudnn_statistics(call: dict[str, Any]) -> Any:
+    weight = call["weight"]
+    operands = (call["input"], weight, weight.new_zeros(weight.shape), None, None)
+    return _aten.cudnn_batch_norm(*operands, True, 0.1, call["epsilon"])[1:]
 
 
 def _softmax(forward: Callable[..., torch.Tensor]) -> _Rule:
@@ -421,18 +427,7 @@ _RULES: Final[dict[str, _Rule]] = {
     "cudnn_batch_norm": _positive("running_var"),
     "cudnn_batch_norm_backward": _computed(
         ("save_mean", "save_var", "reserveSpace"),
-        lambda call: _aten.cudnn_batch_norm(
-            *(
-                call["input"],
-                call["weight"],
-                call["weight"].new_zeros(call["weight"].shape),
-                None,
-                None,
-            ),
-            True,
-            0.1,
-            call["epsilon"],
-        )[1:],
+        _cudnn_statistics,
     ),
     "native_layer_norm_backward": _computed(
         ("mean", "rstd"),
