@@ -133,7 +133,7 @@ def _document(path: str, text: str) -> dict[str, Any]:
         raise UsageError(f"{path}: a key of more than {_MAX_KEY_PARTS} parts; nearest: [[layers]]")
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # also an integer of thousands of digits
         raise UsageError(f"{path}: not TOML: {error}; see docs/sweeps.md") from error
     except RecursionError as error:
         raise UsageError(f"{path}: lists nested too deeply; see docs/sweeps.md") from error

@@ -317,7 +317,7 @@ class Reader:
         )
         tags: dict[str, list[str]] = {}
         for run, tag in self._read("SELECT run, tag FROM tags ORDER BY tag"):
-            tags.setdefault(run, []).append(tag)
+            tags.setdefault(run, []).append(printable(str(tag)))
         infos = []
         for name, created, kind, stored, command, machine, writer, count in rows:
             status = stored
@@ -329,10 +329,10 @@ class Reader:
                 words, status = (), "damaged"
             infos.append(
                 RunInfo(
-                    id=name,
-                    created_utc=created,
-                    kind=kind,
-                    status=status,
+                    id=printable(name),
+                    created_utc=printable(created),
+                    kind=printable(kind),
+                    status=printable(status),
                     command=words,
                     machine=printable(machine),
                     tags=tuple(tags.get(name, ())),

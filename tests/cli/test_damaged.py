@@ -5,6 +5,7 @@ import math
 
 import msgspec
 import pytest
+import raw_store
 from said import says
 
 from pydlbench.cli import main
@@ -123,6 +124,8 @@ def test_no_store_from_elsewhere_steers_a_terminal(words, run_record, measuremen
             store.begin(own, "layers")
             store.add_all(own.id, (Entry.from_document("layer", row.to_dict()) for row in rows))
             store.finish(own, "done")
+            store.tag(own.id, "a")
+    raw_store.execute(store.path, "UPDATE tags SET tag = ?", STEERING)
     assert main(list(words)) in (0, 2)
     assert not set("".join(capsys.readouterr())) & set(STEERING) - set("[31m")
 
@@ -160,6 +163,18 @@ def test_a_run_of_a_store_with_a_value_that_no_record_takes_is_one_line(
     assert "export last --format json" in error
     assert main(["export", "last", "--format", "json"]) == 0
     assert next(iter(changes)) in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("change", ["device = NULL", "median = 'fast'", "kind = x'00'"])
+def test_a_column_of_another_type_is_one_line_of_compare(change, run_record, measurement, capsys):
+    with Store.open() as store:
+        store.begin(run_record, "layers")
+        store.add(run_record.id, Entry.from_document("layer", measurement().to_dict()))
+        store.finish(run_record, "done")
+    raw_store.execute(store.path, f"UPDATE layers SET {change}")
+    assert main(["compare", "last", "last"]) == 1
+    (error,) = capsys.readouterr().err.splitlines()
+    assert says(error, "run last", "Expected", "$[0]")
 
 
 def test_errors_without_a_file_or_of_our_own_pass():

@@ -26,10 +26,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-_MKL = re.compile(r"MKL_VERBOSE (\w+)\(([^)]*)\) ([\d.]+)(ns|us|ms|s)\b(?:.*\bNThr:(\d+))?")
+_MKL = re.compile(r"MKL_VERBOSE (\w+)\(([^)]*)\) (\d+\.?\d*)(ns|us|ms|s)\b(?:.*\bNThr:(\d{1,9}))?")
 _CREATED = re.compile(
     r"^(?:onednn|dnnl)_verbose,(?:\w+,)*create:.*,([\d.]+(?:e-?\d+)?)$", re.MULTILINE
 )
+_MAX_SECONDS = 1e9
 _UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 _DESCRIPTOR = re.compile(r"(\w+?)[_:](?:[a-z]+[0-9]+\w*|undef):[^:]*:[^:]*:(\w*)")
 #: Beginnings of the lines that :func:`parse_line` reads.
@@ -101,6 +102,8 @@ def _onednn(line: str) -> Execution | None:
     try:
         seconds = float(rest[-1]) / 1e3
     except ValueError:
+        return None
+    if not 0 <= seconds < _MAX_SECONDS:  # a torn line
         return None
     formats = dict(_DESCRIPTOR.findall(rest[4]))
     ends = [formats[role] for role in ("src", "dst") if formats.get(role)]

@@ -129,7 +129,7 @@ def _value(value: Any) -> Any:
         return value
     try:
         return ast.literal_eval(value)
-    except (ValueError, SyntaxError):
+    except (MemoryError, RecursionError, SyntaxError, TypeError, ValueError):
         return _WORDS.get(value.lower(), value)
 
 
