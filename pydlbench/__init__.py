@@ -37,6 +37,7 @@ _find_native_modules()
 if TYPE_CHECKING:
     from pydlbench.api import (
         breakdown,
+        compare_kernels,
         compare_models,
         compare_runs,
         diagnose_step,
@@ -59,6 +60,7 @@ __all__ = [
     "__version__",
     "breakdown",
     "build_layer",
+    "compare_kernels",
     "compare_models",
     "compare_runs",
     "diagnose_step",
@@ -81,6 +83,7 @@ _HOMES = {
     "Store": "pydlbench.store.store",
     "__version__": "pydlbench.version",
     "breakdown": "pydlbench.api",
+    "compare_kernels": "pydlbench.api",
     "compare_models": "pydlbench.api",
     "compare_runs": "pydlbench.api",
     "diagnose_step": "pydlbench.api",

@@ -8,8 +8,8 @@ meaning (``pydlbench COMMAND --help``): ``batch=16``, ``precision="bf16"``, ``se
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
-from typing import Any, cast
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, cast
 
 from pydlbench.cli.measuring import recorder_of
 from pydlbench.cli.parser import records
@@ -27,6 +27,9 @@ from pydlbench.runner.execute import execute
 from pydlbench.runner.tasks import Task
 from pydlbench.store.store import Reader
 from pydlbench.words import FRAMEWORKS
+
+if TYPE_CHECKING:
+    from pydlbench.cli.compare_options import CompareOptions
 
 
 def step(model: str, **options: Any) -> StepRecord:
@@ -164,12 +167,45 @@ def compare_models(a: str, b: str, **options: Any) -> CompareDocument:
         UsageError: no such model or option, or a bad value.
         PydlbenchError: a step could not be timed.
     """
-    from pydlbench.cli.compare_models import comparison_of, read_task
+    from pydlbench.cli.compare_models import read_task
+
+    return _compared(a, b, options, "pydlbench.compare_models", read_task)
+
+
+def compare_kernels(a: str, b: str, **options: Any) -> CompareDocument:
+    """Compare two kernels, as ``pydlbench compare A B --shape SHAPE`` does.
+
+    Args:
+        a: a kernel of your own, ``fast.py:launch``, or a backend.
+        b: the kernel to compare with ``a``, named in the same way.
+        options: options of the command by name: ``shape="conv3"``.
+
+    Returns:
+        A row for each layer, pass and cache with ratio, interval and verdict; ``refused`` names
+        kernels that compute something else, or cheat.
+
+    Raises:
+        UsageError: no such kernel, layer or option, or a bad value.
+        PydlbenchError: no row could be timed.
+    """
+    from pydlbench.cli.compare_kernels import read_task
+
+    return _compared(a, b, options, "pydlbench.compare_kernels", read_task)
+
+
+def _compared(
+    a: str,
+    b: str,
+    options: Mapping[str, Any],
+    name: str,
+    read_task: Callable[[CompareOptions], tuple[Task, tuple[str, ...]]],
+) -> CompareDocument:
+    """Measure A and B in turn, and return the document of their comparison."""
+    from pydlbench.cli.compare_models import comparison_of
     from pydlbench.cli.compare_options import CompareOptions
 
     values = {"store": "none", "quiet": True, **options}
-    words = words_of("pydlbench.compare_models", CompareOptions, values)
-    given = CompareOptions.parse([*words, a, b])
+    given = CompareOptions.parse([*words_of(name, CompareOptions, values), a, b])
     task, _ = read_task(given)
     with recorder_of(given, "compare") as recorder:
         results = execute([task], None, recorder, progress=ProgressLine(None))
@@ -180,7 +216,7 @@ def compare_models(a: str, b: str, **options: Any) -> CompareDocument:
     comparison = comparison_of(results, given.same)
     if comparison is None:
         reasons = [outcome.reason for outcome in results.outcomes if outcome.reason]
-        raise PydlbenchError("; ".join(reasons) or "a step could not be timed")
+        raise PydlbenchError("; ".join(reasons) or "nothing could be timed")
     return comparison.document()
 
 

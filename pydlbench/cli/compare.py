@@ -35,10 +35,12 @@ _MODELS: Final = (
     *("set_", "set_a", "set_b", "swap", "loss", "optimizer", "train_mode", "eval_mode", "autocast"),
     *("layout", "device", "minutes"),
 )
+#: Those that kernels do not have either.
+_MODELS_ONLY: Final = (*_MODELS[:-2], "framework", "phase", "input")
 #: Options that have no meaning with ``--published``.
 _NOT_PUBLISHED: Final = (
     *("interleave", "python", "fail_on", "same", "all"),
-    *(*_MEASURING, *_LAYERS_OR_STEP, *_MODELS),
+    *(*_MEASURING, *_LAYERS_OR_STEP, *_MODELS, "cache"),
 )
 #: Minimum change of a node that counts, as a fraction; the same margin as in ``fleet``.
 _FLEET_MARGIN: Final = 0.03
@@ -69,8 +71,8 @@ def run(args: CompareOptions, open_host: Callable[..., Any] | None = None) -> in
     if args.published:
         with reading_runs(args.runs):
             return run_published(args, outputs)
-    if _are_models(args):
-        return _run_models(args)
+    if _are_kernels(args) or _are_models(args):
+        return _run_measured(args)
     margin = MARGIN if args.same is None else args.same
     if args.python:
         return _run_installations(args, outputs, margin)
@@ -109,8 +111,12 @@ def _refuse(args: CompareOptions) -> None:
         args.refuse(_NOT_PUBLISHED, "with --published")
     else:
         args.refuse(("model",), "without --published", "--published")
+    if _are_kernels(args):
+        args.refuse((*_MODELS_ONLY, "backend"), "with kernels")
+        return
+    args.refuse(("cache",), "without kernels", "--shape conv3")
     if _are_models(args):
-        args.refuse(("shape", "pass_", "backend"), "with models")
+        args.refuse(("pass_", "backend"), "with models")
         return
     args.refuse(_MODELS, "without models", "pydlbench compare old.py:build new.py:build")
     if args.python:
@@ -133,14 +139,20 @@ def _are_models(args: CompareOptions) -> bool:
     return own or known or bool(args.set_a or args.set_b or args.swap)
 
 
-def _run_models(args: CompareOptions) -> int:
-    """Compare the steps of two models; return the exit code: 1 if B computes something else."""
-    from pydlbench.cli.compare_models import run_models
+def _are_kernels(args: CompareOptions) -> bool:
+    """Whether A and B are kernels or backends, which compute the layers of ``--shape``."""
+    return bool(args.shape) and not (args.interleave or args.published or args.python)
 
-    code, compared = run_models(args)
-    if code or compared is None or compared.change is None:
+
+def _run_measured(args: CompareOptions) -> int:
+    """Compare two models or kernels; return the exit code: 1 if one computes something else."""
+    from pydlbench.cli import compare_kernels, compare_models
+
+    read = compare_kernels.read_task if _are_kernels(args) else compare_models.read_task
+    code, compared = compare_models.run_measured(args, *read(args))
+    if code or compared is None:
         return code
-    return exit_code(args, compared) or int(compared.change.results.differs)
+    return int(compared.wrong) or exit_code(args, compared)
 
 
 def _compare_traces(args: CompareOptions, runs: Sequence[Loaded], outputs: Outputs) -> int:

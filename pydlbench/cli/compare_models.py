@@ -1,4 +1,4 @@
-"""``pydlbench compare old.py:build new.py:build``: the steps of two models."""
+"""``pydlbench compare old.py:build new.py:build``: two models, or two kernels, timed in turn."""
 
 from __future__ import annotations
 
@@ -13,16 +13,19 @@ from pydlbench.cli.measuring import answer
 from pydlbench.cli.options import flag_of
 from pydlbench.cli.output import row_warnings
 from pydlbench.cli.steps import USER_MODEL_OPTIONS, ModelTask, StepOptions, StepsTask
+from pydlbench.compare.kernels import compare_kernels
 from pydlbench.compare.models import change_of, compare_models
 from pydlbench.errors import UsageError
 from pydlbench.models.user_model import defines, is_onnx, is_user_model
 from pydlbench.records.agreement import ModelChange
+from pydlbench.records.measurement import Measurement
 from pydlbench.records.run import RunRecord
 from pydlbench.records.step import SWAPPED_MODULE, StepRecord, StepSpec
 from pydlbench.report.blocks import Block, Lines
 from pydlbench.report.change import change_report
+from pydlbench.report.compare import comparison_report
 from pydlbench.runner.execute import Results, row_key
-from pydlbench.runner.tasks import Result, TaskRow, View
+from pydlbench.runner.tasks import Result, Task, TaskRow, View
 from pydlbench.words import FRAMEWORKS
 
 if TYPE_CHECKING:
@@ -41,24 +44,25 @@ _OF_STEP: Final = (
 _FLAGS: Final = ("train_mode", "eval_mode")
 
 
-def run_models(args: CompareOptions) -> tuple[int, Comparison | None]:
-    """Time the steps of two models in turn, compare their results, and show both.
+def run_measured(
+    args: CompareOptions, task: Task, notes: Sequence[str]
+) -> tuple[int, Comparison | None]:
+    """Time two models or two kernels in turn, and show both.
 
     Returns:
-        Exit code: 0; 1 if a step cannot be timed; 130 after Ctrl-C. And the comparison; None if a
-        step has no time.
+        Exit code: 0; 1 if one of them cannot be timed; 130 after Ctrl-C. And the comparison; None
+        if one of them has no time.
 
     Raises:
         UsageError: bad input; nothing was run and nothing written.
     """
-    task, notes = read_task(args)
 
     def report(_: RunRecord, results: Results) -> list[Block]:
         comparison = comparison_of(results, args.same)
         if comparison is None:
-            lines = ["nothing is compared: a step has no time", *_reasons(results.outcomes)]
+            lines = ["nothing is compared: a time is missing", *_reasons(results.outcomes)]
             return [Lines(lines, alarm=True)]
-        return change_report(comparison, everything=args.all)
+        return _blocks(comparison, everything=args.all)
 
     def document(results: Results) -> dict[str, Any]:
         comparison = comparison_of(results, args.same)
@@ -70,24 +74,31 @@ def run_models(args: CompareOptions) -> tuple[int, Comparison | None]:
         *(args, "compare", [task], notes, report),
         document=document,
         warnings=lambda results: row_warnings(
-            [outcome.record(StepRecord) for outcome in results.outcomes]
+            [record for some in _records(results.outcomes) for record in some]
         ),
-        what="steps",
+        what="steps" if isinstance(task, ModelsTask) else "rows",
     )
     comparison = comparison_of(results, args.same)
     return (1 if comparison is None and not code else code), comparison
 
 
 def comparison_of(results: Results, margin: float | None) -> Comparison | None:
-    """Return the comparison of a run's two steps; None if one of them has no time.
+    """Return the comparison of a run's two steps or kernels; None if one has no time.
 
     Args:
         results: results of the task.
         margin: ratios within 1 +- this count as the same; None for the default.
     """
-    records = [outcome.record(StepRecord) for outcome in results.outcomes]
+    kernels, steps = _records(results.outcomes)
     changes = [part.record(ModelChange) for part in results.parts.values()]
-    return _comparison(records, changes, results.run, margin)
+    return _comparison(kernels, steps, changes, results.run, margin)
+
+
+def _records(outcomes: Sequence[Result]) -> tuple[list[Measurement], list[StepRecord]]:
+    return (
+        [outcome.record(Measurement) for outcome in outcomes if outcome.table == "layer"],
+        [outcome.record(StepRecord) for outcome in outcomes if outcome.table != "layer"],
+    )
 
 
 def read_task(args: CompareOptions) -> tuple[ModelsTask, tuple[str, ...]]:
@@ -235,20 +246,29 @@ class ModelsTask(ModelTask, StepsTask):
 
 
 def _comparison(
-    records: Sequence[StepRecord],
+    kernels: Sequence[Measurement],
+    steps: Sequence[StepRecord],
     changes: Sequence[ModelChange],
     run: RunRecord,
     margin: float | None = None,
 ) -> Comparison | None:
-    """Return the comparison of two steps; None if one of them has no time."""
-    timed = [record for record in records if record.time is not None]
+    """Return the comparison of two kernels or two steps; None if one of them has no time."""
+    if kernels:
+        compared = compare_kernels(kernels, run, margin)
+        return compared if compared and (compared.rows or compared.refused) else None
+    timed = [record for record in steps if record.time is not None]
     if len(timed) != 2 or not changes:  # A and B
         return None
     return compare_models(timed, changes[-1], run, margin)
 
 
+def _blocks(comparison: Comparison, *, everything: bool = False) -> list[Block]:
+    report = comparison_report if comparison.change is None else change_report
+    return report(comparison, everything=everything)
+
+
 def _reasons(outcomes: Sequence[Result]) -> list[str]:
-    """Return why steps have no time."""
+    """Return why rows have no time."""
     return [
         f"{result.row.label if result.row else ''}: {result.status}: {result.reason}"
         for result in outcomes
@@ -258,7 +278,8 @@ def _reasons(outcomes: Sequence[Result]) -> list[str]:
 
 def stored_report(loaded: Loaded) -> list[Block]:
     """Return the report of a stored run."""
-    records = [StepRecord.from_dict(entry.document) for entry in loaded.table("step")]
+    kernels = [Measurement.from_dict(entry.document) for entry in loaded.table("layer")]
+    steps = [StepRecord.from_dict(entry.document) for entry in loaded.table("step")]
     changes = [ModelChange.from_dict(entry.document) for entry in loaded.table("change")]
-    comparison = _comparison(records, changes, loaded.record)
-    return [] if comparison is None else change_report(comparison)
+    comparison = _comparison(kernels, steps, changes, loaded.record)
+    return [] if comparison is None else _blocks(comparison)

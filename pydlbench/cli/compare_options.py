@@ -47,10 +47,14 @@ class CompareOptions(Measuring, MarkdownOutput):
         "store or in a file that --json wrote; runs of fleet are compared node by node, recorded "
         "steps call by call. A and B may be models, old.py:build and new.py:build: their steps are "
         "timed in turn, their results compared, and the calls listed by which they differ. With "
+        "--shape they are kernels of your own, fast.py:launch, or backends: each is verified while "
+        "it is timed. With "
         "--python given twice, two installations measure layers, or steps of a MODEL, in turn. "
         "With --published, your steps are compared with published figures."
     )
-    runs: tuple[str, ...] = RUNS(help=f"A and B: {RUNS.help}; or MODELs, as for step")
+    runs: tuple[str, ...] = RUNS(
+        help=f"A and B: {RUNS.help}; or MODELs, as for step; or kernels, as for layers --backend"
+    )
     interleave: bool = flag(
         "measure both runs again, in turn, to a few percent: for runs that differ in mode, "
         "backend, layout, threads or options; not for commits, since the installed code measures "
@@ -75,6 +79,9 @@ class CompareOptions(Measuring, MarkdownOutput):
     batch: tuple[str, ...] = _PASSED_ON(metavar="N")
     pass_: tuple[str, ...] = _PASSED_ON(metavar="PASS", help="as layers takes it")
     precision: tuple[str, ...] = _PASSED_ON(metavar="P")
+    cache: tuple[str, ...] = _PASSED_ON(
+        metavar="STATE", help="as layers takes it, of two kernels (default: hot,all-cold)"
+    )
     backend: tuple[str, ...] = _PASSED_ON(metavar="NAME", help="as layers takes it")
     framework: tuple[str, ...] = _PASSED_ON(metavar="NAME", help="as step takes it")
     mode: tuple[str, ...] = _PASSED_ON(metavar="MODE")

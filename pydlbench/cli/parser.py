@@ -129,9 +129,13 @@ GROUPS: Final[dict[str, dict[str, Command]]] = {
             usual="list",
         ),
         "compare": Command(
-            "Did my change help? Two versions of a model, or two runs, row by row.",
+            "Did my change help? Two versions of a model or of a kernel, or two runs, row by row.",
             (
                 ("compare old.py:build new.py:build --phase training", "a model, before and after"),
+                (
+                    "compare fast.py:launch native --shape conv3",
+                    "a kernel of yours, and the library's",
+                ),
                 ("compare last~1 last", "the two newest runs"),
                 (
                     "compare --python A/bin/python --python B/bin/python mnist --fail-on slower:3%",

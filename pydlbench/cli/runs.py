@@ -282,6 +282,8 @@ def _sections(run: Loaded) -> dict[str, Callable[[Loaded], list[Block]]]:
         del sections["layer"]
     if "change" in tables:  # its report includes the steps
         del sections["step"]
+    if run.info.kind == "compare" and "layer" in sections:  # two kernels
+        sections["layer"] = sections["change"]
     if "breakdown" in tables:  # its report includes the forecast
         del sections["forecast"]
     return {name: report for name, report in sections.items() if name in tables}

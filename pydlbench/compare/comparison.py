@@ -109,6 +109,8 @@ class Comparison:
         installations: whether the sides are two installations, which may have other libraries.
         confidence: level of the interval of a single ratio.
         change: of two steps, whether they compute the same, and by which calls they differ.
+        refused: kernels that are not ranked, each with the reason: they compute something else,
+            or cheat.
     """
 
     a: Side
@@ -125,6 +127,12 @@ class Comparison:
     installations: bool = False
     confidence: float = CONFIDENCE
     change: ModelChange | None = None
+    refused: tuple[str, ...] = ()
+
+    @property
+    def wrong(self) -> bool:
+        """Whether a side is known to compute something else than the other one."""
+        return bool(self.refused) or (self.change is not None and self.change.results.differs)
 
     @property
     def counts(self) -> Mapping[str, int]:
@@ -191,6 +199,7 @@ class Comparison:
             warnings=tuple(difference.text for difference in self.differences),
             differences=tuple(difference.to_dict() for difference in self.differences),
             notes=self.notes,
+            refused=self.refused,
             change=self.change,
             settings={
                 "alpha": ALPHA,

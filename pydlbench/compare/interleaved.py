@@ -281,7 +281,7 @@ class RerunPair:
     """A pair of kernels or steps with its results so far.
 
     Attributes:
-        sides: Side A and side B.
+        sides: Side A and side B; empty if something else than :func:`take_pass` measures them.
         logs: logarithm of B's time over A's time for each finished pass, by its number: from the
             median of the rounds' ratios.
         cycles: the same ratio in cycles, for passes in which both clocks were read.
@@ -294,7 +294,7 @@ class RerunPair:
         reason: why the last failed pass failed; None if none did.
     """
 
-    sides: tuple[RerunSide, RerunSide]
+    sides: tuple[RerunSide, ...] = ()
     logs: dict[int, float] = field(default_factory=dict)
     cycles: list[float] = field(default_factory=list)
     seconds: tuple[list[float], list[float]] = field(default_factory=lambda: ([], []))

@@ -9,7 +9,7 @@ from typing import Final
 
 from pydlbench.analysis.ledger_difference import compare_steps
 from pydlbench.compare.comparison import Comparison
-from pydlbench.compare.interleaved import RerunPair, RerunSide, compare_interleaved
+from pydlbench.compare.interleaved import RerunPair, compare_interleaved
 from pydlbench.compare.rows import Matching, Pair, side_of_documents
 from pydlbench.records.agreement import ModelChange, StepAgreement
 from pydlbench.records.run import RunRecord
@@ -61,7 +61,6 @@ def compare_models(
     shared = sorted(a.keys() & b.keys())
     seconds = [[record.time.median] for record in records if record.time is not None]
     pair = RerunPair(
-        sides=(RerunSide(spec=first.spec), RerunSide(spec=second.spec)),
         logs={number: math.log(b[number] / a[number]) for number in shared},
         seconds=(seconds[0], seconds[1]),
         libraries=(first.library, second.library),

@@ -161,6 +161,7 @@ class CompareDocument(Document, frozen=True, kw_only=True):
         warnings: differences between the runs, in sentences.
         differences: differences between the runs, as objects.
         notes: remarks for the reader.
+        refused: kernels that compute something else, or cheat: they are not ranked.
         settings: settings of the verdicts: alpha, margin, confidence, correction; the number of
             stored replicates; assumed_sd, the assumed deviation of runs where these are too few.
         change: of two models' steps, whether they compute the same, and by which calls they differ.
@@ -183,5 +184,6 @@ class CompareDocument(Document, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()
     differences: tuple[Mapping[str, Any], ...] = ()
     notes: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
     settings: Mapping[str, Any] = msgspec.field(default_factory=dict)
     change: ModelChange | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from pydlbench.compare.comparison import FASTER, SAME, SLOWER, Comparison
+from pydlbench.compare.comparison import FASTER, SLOWER, Comparison
 from pydlbench.grouping import sum_by
 from pydlbench.records.agreement import (
     OUTPUT,
@@ -14,11 +14,10 @@ from pydlbench.records.agreement import (
     SwapSaving,
     SwapTerm,
 )
-from pydlbench.records.comparison import least_change, ratio_text
 from pydlbench.records.ledger import LedgerDifference
 from pydlbench.records.record import columns_of
 from pydlbench.report.blocks import Block, Headline, Lines, TableBlock
-from pydlbench.report.compare import comparison_report
+from pydlbench.report.compare import comparison_report, ratio_sentence
 from pydlbench.units import format_seconds, number, quantity
 
 #: Rows of the table without ``--all``.
@@ -65,7 +64,7 @@ def change_report(comparison: Comparison, *, everything: bool = False) -> list[B
 def conclude(comparison: Comparison, change: ModelChange) -> list[str]:
     """Return the conclusion: first whether B computes something else, then its time."""
     results = change.results
-    time = f"{_time(comparison)}; {_results(results)}{_parts(comparison, change)}."
+    time = f"{ratio_sentence(comparison)}; {_results(results)}{_parts(comparison, change)}."
     swap = _swap(change.swap) if change.swap is not None else []
     if not results.differs:
         return [*swap, time]
@@ -113,30 +112,6 @@ def _swap_table(saving: SwapSaving | None) -> list[Block]:
         return []
     rows = [saving.foretold, *saving.between, saving.step, saving.dispatch]
     return [TableBlock.from_rows(columns_of(rows, "term saved_s ci_low ci_high how"), rows)]
-
-
-def _time(comparison: Comparison) -> str:
-    (row,) = comparison.rows
-    estimate = row.estimate
-    level = f"{100 * comparison.confidence:g} %"
-    ends = (estimate.ci_low, estimate.ci_high)
-    a, b = (format_seconds(side.median or 0.0) for side in (row.a, row.b))
-    times = f"{b} against {a}"
-    if estimate.verdict == FASTER:
-        low, high = (ratio_text(1 / end) for end in reversed(ends) if end)
-        faster = ratio_text(1 / estimate.ratio)
-        return f"B is {faster}x as fast as A ({level} {low} .. {high}): {times}"
-    low, high = (ratio_text(end) if end else "-" for end in ends)
-    ratio = f"{ratio_text(estimate.ratio)}x A's time ({level} {low} .. {high})"
-    if estimate.verdict == SLOWER:
-        return f"B is slower than A: it takes {ratio}, {times}"
-    if estimate.verdict == SAME:
-        return f"B is as fast as A within {100 * comparison.margin:g} %: it takes {ratio}, {times}"
-    known = estimate.resolution
-    least = estimate.reason or (
-        f"changes below {least_change(known)} cannot be told" if known else "too few repetitions"
-    )
-    return f"it is unclear which is faster: B takes {ratio}, {times}; {least} (--repetitions)"
 
 
 def _results(results: StepAgreement) -> str:

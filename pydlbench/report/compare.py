@@ -25,7 +25,15 @@ from pydlbench.grouping import group_by
 from pydlbench.records.comparison import FACTOR, least_change, ratio_text
 from pydlbench.records.record import columns_of
 from pydlbench.report.blocks import Block, Heading, Headline, Lines, TableBlock
-from pydlbench.units import number, percent, quantity, some_names, time_in, time_unit
+from pydlbench.units import (
+    format_seconds,
+    number,
+    percent,
+    quantity,
+    some_names,
+    time_in,
+    time_unit,
+)
 
 # -----------------------------------------------------------------------------
 # Ratios, verdicts and settings of a comparison in words.
@@ -234,8 +242,13 @@ def conclude(comparison: Comparison) -> list[str]:
     """Return the conclusion: slower rows, faster rows, the others; then advice.
 
     Args:
-        comparison: a comparison with at least one row.
+        comparison: a comparison with a row, or with kernels that are not ranked.
     """
+    lines = [f"{text}." for text in comparison.refused]
+    if not comparison.rows:
+        return lines
+    if comparison.passes and len(comparison.rows) == 1:
+        return [*lines, f"{ratio_sentence(comparison)}."]
     groups = group_by(comparison.rows, lambda row: row.verdict)
     total = len(comparison.rows)
     changed = [
@@ -267,8 +280,33 @@ def conclude(comparison: Comparison) -> list[str]:
     if overall is not None and total > 1:
         mean = f"; all in all B takes {ratio_text(overall.ratio)}x A's time"
         mean += f" ({interval(overall)}, {overall.verdict})"
-    lines = [f"{sentence}{''.join(f', {part}' for part in rest)}{mean}."]
+    lines += [f"{sentence}{''.join(f', {part}' for part in rest)}{mean}."]
     return [*lines, *_next(comparison, groups)]
+
+
+def ratio_sentence(comparison: Comparison) -> str:
+    """Return the conclusion on the only row of sides that were measured in turn."""
+    (row,) = comparison.rows
+    estimate = row.estimate
+    level = f"{100 * comparison.confidence:g} %"
+    ends = (estimate.ci_low, estimate.ci_high)
+    a, b = (format_seconds(side.median or 0.0) for side in (row.a, row.b))
+    times = f"{b} against {a}"
+    if estimate.verdict == FASTER:
+        low, high = (ratio_text(1 / end) for end in reversed(ends) if end)
+        faster = ratio_text(1 / estimate.ratio)
+        return f"B is {faster}x as fast as A ({level} {low} .. {high}): {times}"
+    low, high = (ratio_text(end) if end else "-" for end in ends)
+    ratio = f"{ratio_text(estimate.ratio)}x A's time ({level} {low} .. {high})"
+    if estimate.verdict == SLOWER:
+        return f"B is slower than A: it takes {ratio}, {times}"
+    if estimate.verdict == SAME:
+        return f"B is as fast as A within {100 * comparison.margin:g} %: it takes {ratio}, {times}"
+    known = estimate.resolution
+    least = estimate.reason or (
+        f"changes below {least_change(known)} cannot be told" if known else "too few repetitions"
+    )
+    return f"it is unclear which is faster: B takes {ratio}, {times}; {least} (--repetitions)"
 
 
 def _changed(rows: list[ComparedRow], total: int) -> str:
@@ -345,7 +383,7 @@ def comparison_report(comparison: Comparison, *, everything: bool = True) -> lis
         _rows_table(comparison, shown),
         Lines([f"... {more} rows more; --all prints them"] if more else []),
         Lines(others, listed=True),
-        Lines(legend(comparison)),
+        Lines(legend(comparison) if comparison.rows else []),
     ]
 
 

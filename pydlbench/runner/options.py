@@ -22,6 +22,8 @@ class RunnerOptions:
         width: wanted half-width of the interval, relative to the median, for planned repetitions;
             see :func:`pydlbench.study.plan.repetitions`.
         renew: start new processes for each repetition, also of a single row.
+        fresh: with ``renew``, also replace the processes of frameworks in each repetition, and not
+            only once.
         keep_samples: keep the raw samples in the record.
         algorithms: time, verify and list every candidate.
         estimate: native rows are summands of an estimate. The search for their kernels is
@@ -48,6 +50,7 @@ class RunnerOptions:
     repetitions: int | None = 1
     width: float | None = None
     renew: bool = False
+    fresh: bool = False
     keep_samples: bool = False
     algorithms: bool = False
     estimate: bool = False

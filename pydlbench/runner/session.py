@@ -145,6 +145,7 @@ class Session:
             wanted or self._kernels.stored.repetitions(specs),
             lambda share, label: progress(share * len(specs), len(specs), label),
             renew=self.options.renew or wanted is not None or len(specs) > 1,
+            fresh=self.options.fresh,
             memory_bytes=min(
                 (self.room_bytes(device) or 0 for device in {spec.device for spec in specs}),
                 default=None,
@@ -250,6 +251,7 @@ def repeated_problems(
     progress: Callable[[float, str], None],
     *,
     renew: bool = True,
+    fresh: bool = False,
     memory_bytes: int | None = None,
     effort: Effort | None = None,
 ) -> Generator[RowProblem, None, None]:
@@ -270,6 +272,7 @@ def repeated_problems(
             measured next.
         renew: whether processes are replaced. If not, each kernel is prepared in new memory beside
             those of earlier repetitions.
+        fresh: whether those of frameworks are replaced in each repetition.
         memory_bytes: free memory; for a GPU, all of its memory.
         effort: called before each repetition of a problem, with its specs and all rows so far;
             returns the reason why it is not worth it, or None. Without it all problems are repeated
@@ -284,7 +287,7 @@ def repeated_problems(
             if not waiting:
                 return
             if number and renew:
-                workers.renew(others=number == (count + 1) // 2)
+                workers.renew(others=fresh or number == (count + 1) // 2)
             workers.start(
                 (spec.backend, spec.device)
                 for problem in waiting

@@ -10,6 +10,8 @@ import ctypes
 from collections.abc import Callable
 from typing import Any, Final
 
+import msgspec
+
 from pydlbench.backends.base import Preparation
 from pydlbench.backends.frameworks.backend import FrameworkKernel
 from pydlbench.backends.frameworks.device_clock import DeviceClock
@@ -21,6 +23,8 @@ from pydlbench.verification.shared import SharedOperands, roles_of_kernel
 Transfer = Callable[[int, int, bool], None]
 # Bound before the user's code is imported.
 _MOVE: Final = ctypes.memmove
+# Copies of this size go through the caches; larger ones may bypass them.
+_THROUGH_CACHES: Final = 1 << 18
 
 
 def memory_transfer(address: int) -> Transfer:
@@ -40,6 +44,7 @@ class SharedKernel:
         transfers: a transfer for each role, in the order of its arguments.
         shared: the memory that is shared with the host.
         spec: the case.
+        cold_bytes: bytes that are copied before each sample, so that its operands are in no cache.
     """
 
     def __init__(
@@ -48,6 +53,7 @@ class SharedKernel:
         transfers: list[Transfer],
         shared: SharedOperands,
         spec: KernelSpec,
+        cold_bytes: int = 0,
     ) -> None:
         self.facts, self._clock, self._time = kernel.facts, kernel.clock, kernel.sample
         roles = roles_of_kernel(spec.layer, spec.pass_)
@@ -63,6 +69,7 @@ class SharedKernel:
             for wanted in (read, (result, *read))
         ]
         self._shared, self._inputs, self._all = shared, moves[::2], moves[1::2]
+        self._others = (ctypes.c_char * cold_bytes)()
 
     def sample(self, request: ChunkRequest) -> Chunk:
         """Time one sample in each of the first slots; or, with untimed executions, only warm up.
@@ -87,6 +94,9 @@ class SharedKernel:
     def _load(self, slot: int) -> None:
         for transfer, address, length in self._inputs[slot]:
             transfer(address, length, True)
+        begin, half = ctypes.addressof(self._others), len(self._others) // 2
+        for at in range(begin, begin + half, _THROUGH_CACHES):
+            _MOVE(at + half, at, min(_THROUGH_CACHES, begin + half - at))
 
     def _save(self, slot: int) -> None:
         for transfer, address, length in reversed(self._all[slot]):
@@ -114,5 +124,9 @@ def prepare(
     """
     asked = KernelSpec.from_dict(spec)
     shared = SharedOperands(asked.layer, asked.pass_, asked.precision, slots, path)
-    kernel = backend.prepare(asked, Preparation(**preparation))
-    return SharedKernel(kernel, backend.transfers(kernel.operator), shared, asked)
+    how = Preparation(**preparation)
+    cold = asked.cache == "all-cold" and not asked.on_gpu
+    hot = msgspec.structs.replace(asked, cache="hot") if cold else asked
+    kernel = backend.prepare(hot, how)
+    transfers = backend.transfers(kernel.operator)
+    return SharedKernel(kernel, transfers, shared, asked, how.cold_bytes if cold else 0)

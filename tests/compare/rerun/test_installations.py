@@ -48,7 +48,7 @@ def test_an_installation_that_is_five_percent_slower_is_found(usual, slow, capsy
 def test_each_row_says_which_library_each_side_has(usual, slow, capsys):
     assert compare(slow, usual, *MEASURED) == 0
     out = capsys.readouterr().out
-    assert says(out, "faster")
+    assert says(out, "as fast")
     assert says(out, "8x8:8x8", "invented 2", "invented 1")
 
 
@@ -128,7 +128,7 @@ def test_an_interpreter_that_cannot_measure_is_refused_in_one_line(
         (["--python", "a", "--python", "b", "mnist", "vgg16"], "MODEL: 2 given"),
         (["--python", "a", "--python", "b", "--shape", "conv33"], "--shape conv33: no such layer"),
         (["--python", "a", "--python", "b", "--interleave"], "--interleave"),
-        (["--shape", "conv3", "a", "b"], "--shape conv3: has no meaning without --python"),
+        (["--shape", "conv3", "a", "b"], "a: --shape is for kernels"),
     ],
 )
 def test_what_is_to_be_measured_is_checked_first(capsys, words, reason):
