@@ -427,7 +427,8 @@ class ModelOptions(Measuring):
         "SHAPE",
         "shape of a random input: 8x3x224x224; with a type, 8x128:int64; with the number of its "
         "values, 8x128:int64:5000 (0 to 4999; default: the rows of the table that they index, else "
-        "2); with a name, tokens=8x128:int64; default: the inputs that CALLABLE returns",
+        "2); with a name, tokens=8x128:int64; or values in FILE.npy, FILE.pb or a folder of ONNX's "
+        "tests; default: the inputs that CALLABLE returns",
         group=USER_MODEL,
         many=True,
         read=splits,

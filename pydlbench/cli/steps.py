@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 from pydlbench.cli.machine import check_threads, device_of
@@ -221,8 +223,14 @@ def read_model(args: ModelOptions, batch: int | None) -> tuple[Model | None, dic
         raise UsageError(
             f"--autocast {args.autocast}: --precision says it already; nearest: leave one out"
         )
+    # A folder has a file for each input, as those of ONNX's tests.
+    listed = [
+        sorted(map(str, Path(text).glob("input_*.pb")), key=lambda name: (len(name), name))
+        or [text]
+        for text in args.input
+    ]
     own = UserModelSpec(
-        inputs=tuple(map(UserInput.parse, args.input)),
+        inputs=tuple(map(UserInput.parse, itertools.chain(*listed))),
         loss=args.loss,
         optimizer=args.optimizer or "sgd",
         train=True if args.train_mode else False if args.eval_mode else None,

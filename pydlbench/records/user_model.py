@@ -43,35 +43,39 @@ def rate_unit(own: object) -> str:
 
 
 class UserInput(Record, frozen=True, kw_only=True):
-    """A tensor of random values that a model is called with.
+    """A tensor of random values, or of values in a file, that a model is called with.
 
     Attributes:
-        shape: shape of the tensor; the first number is the batch.
+        shape: shape of the tensor; the first number is the batch. Empty for a file.
         dtype: element type: ``float32`` (uniform in [-1, 1)), ``int64`` (integers) and others.
         name: keyword argument that it is passed as; None passes it by position.
         below: exclusive upper bound of integers, which start at 0; None is the number of rows of
             the table that they index, or 2 where that is not known.
+        file: NumPy's ``FILE.npy`` or ONNX's ``FILE.pb`` with the values; None for random ones.
     """
 
     shape: tuple[int, ...]
     dtype: Annotated[str, one_of(*DTYPES)] = DTYPES[0]
     name: str | None = None
     below: int | None = None
+    file: str | None = None
 
-    omitted = ("below",)
+    omitted = ("below", "file")
 
     @classmethod
     def parse(cls, text: str) -> UserInput:
-        """Parse a value of ``--input``: ``8x3x224x224``, ``tokens=8x128:int64:5000``.
+        """Parse a value of ``--input``: ``8x3x224x224``, ``tokens=8x128:int64:5000``, ``FILE.npy``.
 
         Raises:
             UsageError: the text has another form.
         """
         named = re.fullmatch(r"(?:([^=:]*)=)?([^=:]*)(?::([^=:]*))?(?::([^=:]*))?", text.strip())
-        near = "8x3x224x224, 8x128:int64, 8x128:int64:5000 or tokens=8x128:int64"
+        near = "8x3x224x224, 8x128:int64, 8x128:int64:5000, tokens=8x128:int64 or FILE.npy"
         if named is None:
             raise UsageError(f"--input {text}: no shape; nearest: {near}")
         name, sizes, dtype, below = named.groups()
+        if sizes.endswith((".npy", ".pb")) and dtype is None:
+            return cls(shape=(), name=name, file=sizes)
         if not re.fullmatch(r"[1-9][0-9]{0,11}(x[1-9][0-9]{0,11})*", sizes):
             raise UsageError(f"--input {text}: {sizes or 'nothing'} is no shape; nearest: {near}")
         if name is not None and not name.isidentifier():
@@ -103,7 +107,7 @@ class UserInput(Record, frozen=True, kw_only=True):
         name = f"{self.name}=" if self.name else ""
         dtype = f":{self.dtype}" if self.dtype != DTYPES[0] else ""
         below = f":{self.below}" if self.below is not None else ""
-        return f"{name}{'x'.join(map(str, self.shape))}{dtype}{below}"
+        return f"{name}{self.file or 'x'.join(map(str, self.shape))}{dtype}{below}"
 
 
 class UserModelSpec(Record, frozen=True, kw_only=True):

@@ -63,7 +63,9 @@ def _user_title(record: StepRecord) -> str:
     """Return the class and the size of a user's module, if it could be built."""
     if record.parameters is None:
         return ""
-    return f"{record.environment.get('module', 'a module')}, {record.parameters:,} parameters"
+    kind = "" if record.spec.framework == "onnxruntime" else "trainable "
+    module = record.environment.get("module", "a module")
+    return f"{module}, {record.parameters:,} {kind}parameters"
 
 
 def ratio(row: StepRow, other: StepRow) -> Estimate | None:

@@ -208,6 +208,7 @@ def _weights(graph: Any) -> Iterable[Any]:
 # Parts of onnxruntime's messages that are left out: number and name of the error, and its position
 # in the source.
 _NUMBER: Final = re.compile(r"\[ONNXRuntimeError\] : \d+ : \w+ : ")
+_OLDEST_OPSET: Final = 7  # that onnxruntime supports
 _PLACE: Final = re.compile(r"/\S*onnxruntime\S*\.(?:h|cc):\d+ .*?\)\s+(?=[A-Z])")
 
 
@@ -231,5 +232,11 @@ def onnx_errors(model: str, kind: type[PydlbenchError]) -> Iterator[None]:
 
 def words(error: Exception) -> str:
     """Return onnxruntime's message in one line, without error numbers and source positions."""
-    text = _PLACE.sub("", _NUMBER.sub("", " ".join(str(error).split())))
-    return f"{type(error).__name__}: {text[:400]}"
+    text = _PLACE.sub("", _NUMBER.sub("", " ".join(str(error).split())))[:400]
+    version = re.search(r"Could not find an implementation for \w+\(([0-9]+)\)", text)
+    if version and int(version[1]) < _OLDEST_OPSET:
+        text += (
+            f"; operators of opset {version[1]} are too old; nearest: "
+            "onnx.version_converter.convert_version(model, 21)"
+        )
+    return f"{type(error).__name__}: {text}"

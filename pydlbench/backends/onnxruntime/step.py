@@ -22,6 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 import onnx
 import onnxruntime
@@ -37,6 +38,7 @@ from pydlbench.backends.onnxruntime.backend import (
     words,
 )
 from pydlbench.backends.onnxruntime.recording import record, tracer
+from pydlbench.backends.steps.inputs import load_values
 from pydlbench.backends.steps.timed_calls import (
     CallCost,
     OperatorsKernel,
@@ -56,7 +58,7 @@ from pydlbench.errors import (
     unknown_word,
 )
 from pydlbench.models.user_model import find_onnx
-from pydlbench.records.step import StepSpec
+from pydlbench.records.step import Check, StepSpec
 from pydlbench.records.trace import OperatorsFacts
 from pydlbench.records.user_model import UserInput, UserModelSpec
 from pydlbench.units import format_bytes
@@ -161,6 +163,21 @@ class OnnxModel(FedModel):
             "environment": {"module": self.graph.name or "a graph"},
         }
 
+    def checks(self, result: list[Any]) -> tuple[Check, ...]:
+        """Check that the outputs are finite, and as in the folder that the inputs are from."""
+        files = [item.file for item in self.user_spec.inputs if item.file]
+        paths = [Path(file).parent / f"output_{n}.pb" for file in files[:1] for n in range(99)]
+        pairs = zip(self.session.get_outputs(), paths, result, strict=False)
+        known = [(each.name, load_values(str(path)), x) for each, path, x in pairs if path.exists()]
+        wrong = [
+            f"{name} differs from its file"
+            for name, expected, x in known
+            if expected.shape != x.shape or not np.allclose(x, expected, 1e-3, 1e-5, equal_nan=True)
+        ]
+        text = "; ".join(wrong) or f"{len(known)} outputs agree with their files"
+        compared = Check(name="outputs", status="failed" if wrong else "ok", detail=text)
+        return (*super().checks(result), *([compared] if known else []))
+
     def inputs(self) -> Iterable[tuple[str | None, Any]]:
         """Return the inputs by position, as for ``--input``."""
         return ((None, value) for value in self.feeds.values())
@@ -176,8 +193,9 @@ _DTYPES: Final = {
     "tensor(float16)": "float16",
     "tensor(int64)": "int64",
     "tensor(int32)": "int32",
-    "tensor(uint8)": "uint8",
-    "tensor(int8)": "int8",
+    **{
+        f"tensor({kind})": kind for kind in ("uint8", "uint16", "uint32", "uint64", "int8", "int16")
+    },
     "tensor(bool)": "bool",
 }
 
@@ -196,6 +214,10 @@ def random_inputs(spec: StepSpec, wanted: Sequence[Any]) -> dict[str, NDArray[An
         InsufficientMemoryError: the inputs do not fit in memory.
     """
     given = _inputs_by_name(spec, wanted)
+    values = {name: load_values(item.file) for name, item in given.items() if item.file}
+    for name, array in values.items():
+        kind = array.dtype.name
+        given[name] = msgspec.structs.replace(given[name], shape=array.shape, dtype=kind)
     stream = np.random.default_rng(spec.seed)
     shapes = {each.name: _shape(spec, each, given.get(each.name)) for each in wanted}
     for name, shape in list(shapes.items())[:1]:
@@ -208,7 +230,9 @@ def random_inputs(spec: StepSpec, wanted: Sequence[Any]) -> dict[str, NDArray[An
     _check_room(spec, shapes, dtypes)
     below = {name: user_input.below for name, user_input in given.items()}
     return {
-        name: _TENSORS.random(shape, dtypes[name], stream, below.get(name))
+        name: values[name]
+        if name in values
+        else _TENSORS.random(shape, dtypes[name], stream, below.get(name))
         for name, shape in shapes.items()
     }
 

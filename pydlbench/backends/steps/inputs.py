@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from pydlbench.errors import UsageError
 from pydlbench.grouping import group_by
 from pydlbench.models.graph import GraphNode, Init, Model, buffers, trained_tensors
 from pydlbench.verification.inputs import fill_uniform
@@ -23,6 +24,23 @@ from pydlbench.verification.inputs import fill_uniform
 VALUES: Final = "values"
 WEIGHTS: Final = "weights/"
 INPUTS: Final = "inputs/"
+
+
+def load_values(path: str) -> NDArray[Any]:
+    """Return the values of a file: NumPy's ``.npy``, or ONNX's ``.pb``.
+
+    Raises:
+        UsageError: the file cannot be read.
+    """
+    try:
+        if path.endswith(".npy"):
+            return np.asarray(np.load(path, allow_pickle=False))
+        import onnx
+        from onnx import numpy_helper
+
+        return np.asarray(numpy_helper.to_array(onnx.load_tensor(path)))
+    except Exception as error:  # protobuf's errors have no common class
+        raise UsageError(f"--input {path}: {error}; nearest: a file of numpy.save") from error
 
 
 @dataclass(frozen=True, slots=True)

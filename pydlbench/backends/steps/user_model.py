@@ -10,6 +10,7 @@ import abc
 import functools
 import math
 import operator
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,7 @@ from pydlbench.backends.steps.inputs import (
     INPUTS,
     VALUES,
     WEIGHTS,
+    load_values,
     matching_tensors,
     save_results,
     saved_results,
@@ -88,8 +90,8 @@ class Tensors:
                 at least two rows: None stands for 2.
         """
         if "float" in kind:
-            return self.make(stream.random(tuple(shape), np.float32) * 2 - 1, kind)
-        return self.make(stream.integers(0, below or 2, tuple(shape)), kind)
+            return self.make(np.asarray(stream.random(tuple(shape), np.float32) * 2 - 1), kind)
+        return self.make(np.asarray(stream.integers(0, below or 2, tuple(shape))), kind)
 
 
 class FedModel(StepModel):
@@ -156,12 +158,18 @@ class FedModel(StepModel):
 
     @property
     def batch(self) -> int:
-        """The first number of the first input's shape; 1 if there is no input.
+        """The first number of most inputs' shapes, the first of equals; 1 if there is no input.
 
         An input of one dimension may have the values of all sequences end to end, as that of an
         embedding bag, so then it is the first number of the output's shape, if that is known.
         """
-        shape = self._first_shape([value for _, value in self.inputs()])
+        for _, value in self.inputs():
+            if hasattr(value, "batch_sizes"):  # a packed sequence: the sequences of its first step
+                return int(value.batch_sizes[0])
+        found = self.tensors.find([value for _, value in self.inputs()])
+        shapes = [tuple(x.shape) for x in found if len(x.shape)]
+        counts = Counter(shape[0] for shape in shapes)
+        shape = max(shapes, key=lambda sizes: counts[sizes[0]], default=None)
         packed = shape is not None and len(shape) == 1
         return batch_of(self.spec.model, (packed and self._output_shape) or shape)
 
@@ -281,7 +289,8 @@ class UserModel(FedModel):
             )
         if isinstance(inputs, Mapping):
             return (), dict(inputs)
-        return (inputs if isinstance(inputs, tuple) else (inputs,)), {}
+        # A named tuple, such as a packed sequence, is a single input.
+        return (inputs if type(inputs) is tuple else (inputs,)), {}
 
     def _drawn(self, rows: Mapping[int | str, int]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return random inputs as ``--input`` describes them: positional ones, and others by name.
@@ -296,7 +305,11 @@ class UserModel(FedModel):
         for item in self.user_spec.inputs:
             key = len(arguments) if item.name is None else item.name
             below = item.below or rows.get(key)
-            value = self.tensors.random(item.shape, item.dtype, stream, below)
+            if item.file is not None:
+                values = load_values(item.file)
+                value = self.tensors.make(values, values.dtype.name)
+            else:
+                value = self.tensors.random(item.shape, item.dtype, stream, below)
             if item.name is None:
                 arguments.append(value)
             else:

@@ -1,5 +1,7 @@
 """ONNX files as steps: tiny ones, written here, run, and what is wrong with others."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -129,6 +131,27 @@ def test_inputs_that_do_not_fit_are_the_users_mistake(backend, written, images, 
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.parametrize("right", [True, False])
+def test_values_are_those_of_files_and_outputs_are_compared(backend, tmp_path, monkeypatch, right):
+    monkeypatch.chdir(tmp_path)
+    values = (np.uint32(3), np.arange(6, dtype=np.uint32).reshape(2, 3))
+    shapes = [
+        helper.make_tensor_value_info(name, TensorProto.UINT32, x.shape)
+        for name, x in zip("ab", values, strict=True)
+    ]
+    result = helper.make_tensor_value_info("c", TensorProto.UINT32, (2, 3))
+    graph = helper.make_graph([helper.make_node("Add", ["a", "b"], ["c"])], "g", shapes, [result])
+    opsets = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), "net.onnx")
+    for name, x in zip(
+        ("input_0", "input_1", "output_0"), (*values, values[1] + 2 + right), strict=True
+    ):
+        Path(f"{name}.pb").write_bytes(numpy_helper.from_array(np.asarray(x)).SerializeToString())
+    facts = facts_of(backend, case("input_0.pb", "b=input_1.pb"))
+    assert [one.status for one in facts.checks] == ["ok", "ok" if right else "failed"]
+    assert facts_of(backend, case()).batch == 2  # of the only input that has sides
+
+
 def test_broken_files_are_told_in_onnxruntimes_words(backend, written, tmp_path):
     written(nodes=[helper.make_node("Nope", ["scores"], ["end"], name="last")])
     told = {"an operator": "No Op registered for Nope"}
@@ -140,6 +163,9 @@ def test_broken_files_are_told_in_onnxruntimes_words(backend, written, tmp_path)
     (tmp_path / "weights.bin").unlink()
     told["weights"] = "weights.bin"
     files["weights"] = (tmp_path / "net.onnx").read_bytes()
+    written(opset=5)
+    told["an old opset"] = "convert_version"
+    files["an old opset"] = (tmp_path / "net.onnx").read_bytes()
     told["text"], files["text"] = "Protobuf parsing failed", b"hello"
     told["nothing"], files["nothing"] = "No graph was found", b""
     for name, content in files.items():

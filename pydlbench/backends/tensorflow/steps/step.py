@@ -142,13 +142,9 @@ class TracedModel(StepModel):
                 "nearest: --mode graph"
             )
         graphs = run_graphs(self._new_function(), self.operands())
-        if has_control_flow(graphs):
-            raise UnsupportedError(
-                "tensorflow graph: there are loops or branches in the step, whose nodes run "
-                "several times or not at all"
-            )
         calls = ordered_calls(graphs, self.scopes)
-        profiles = StepProfiles(run, {name: call.operator for name, call in calls.items()})
+        nodes = {name: call.operator for name, call in calls.items()}
+        profiles = StepProfiles(run, nodes, loops=has_control_flow(graphs))
         return StepTracer(
             calls=tuple(calls.values()),
             ways={

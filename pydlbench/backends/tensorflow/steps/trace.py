@@ -157,7 +157,9 @@ def node_runs(call: Callable[[], Any]) -> dict[str, int]:
     return dict(counts)
 
 
-# Nodes that forward their operands, for which TensorFlow records no event.
+# Nodes that forward their operands, for which TensorFlow records no event; share of other nodes
+# that a profile may lack.
+_MAX_UNRECORDED = 0.05
 _FORWARDING = ("Identity", "IdentityN", "Reshape", "Squeeze", "ExpandDims", "Snapshot")
 
 
@@ -167,15 +169,19 @@ class StepProfiles:
     TensorFlow does not record nodes whose estimated cost is below 8,000 cycles (``KernelStats`` in
     its executor). The first estimate is far above, so that the first executions are recorded
     completely. A node that was recorded then, and is missing in several consecutive profiles, is
-    cheap: from then on its time is recorded as 0, and counts as time between calls.
+    cheap: from then on its time is recorded as 0, and counts as time between calls. So does that
+    of a few nodes that are never recorded.
 
     Args:
         call: runs the step once; it has run before.
         nodes: operators of the step's graph by name, in an order in which they can run.
+        loops: whether nodes may run several times, which are added up, or not at all.
     """
 
-    def __init__(self, call: Callable[[], Any], nodes: Mapping[str, str]) -> None:
-        self._call, self._nodes = call, nodes
+    def __init__(
+        self, call: Callable[[], Any], nodes: Mapping[str, str], *, loops: bool = False
+    ) -> None:
+        self._call, self._nodes, self._loops = call, nodes, loops
         self._recorded: set[str] = set()
         self._optional = {name for name, operator in nodes.items() if operator in _FORWARDING}
 
@@ -194,7 +200,8 @@ class StepProfiles:
                 break
             missing &= lacking
         else:
-            self._optional |= missing & self._recorded
+            few = len(missing - self._recorded) <= _MAX_UNRECORDED * len(self._nodes)
+            self._optional |= missing if few or self._loops else missing & self._recorded
             for number, name in enumerate(self._nodes, start=1):
                 if name in lacking - self._optional:
                     self._refuse(number, name, "is not in the profile")
@@ -220,16 +227,18 @@ class StepProfiles:
             if match is None or match[2].startswith(_TRACE_PLUMBING):
                 continue
             if match[1] not in times:
+                if self._loops:  # a node of the loop itself
+                    continue
                 raise PrimitiveError(
                     "the profile is not of the recorded step: it has "
                     f"{event.name}, which is no node of its graph"
                 )
             times[match[1]].append(event.seconds)
         for number, (name, seconds) in enumerate(times.items(), start=1):
-            if len(seconds) > 1:
+            if len(seconds) > 1 and not self._loops:
                 self._refuse(number, name, f"is in the profile {len(seconds)} times")
         self._recorded |= {name for name, seconds in times.items() if seconds}
-        return {name: seconds[0] if seconds else None for name, seconds in times.items()}
+        return {name: sum(seconds) if seconds else None for name, seconds in times.items()}
 
     def _refuse(self, number: int, name: str, why: str) -> None:
         node = f"node {number} of {len(self._nodes)}, {name}:{self._nodes[name]}"

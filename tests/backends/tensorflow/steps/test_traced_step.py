@@ -21,7 +21,7 @@ def profiles(tensorflow_backend, monkeypatch):  # noqa: ARG001 - TensorFlow is i
     """Return what takes a step's profiles, of which each has the given events."""
     from pydlbench.backends.tensorflow.steps import trace
 
-    def made(*given):
+    def made(*given, nodes=NODES, loops=False):
         following = iter(given)
 
         def recorded(_call, _calls):
@@ -31,7 +31,7 @@ def profiles(tensorflow_backend, monkeypatch):  # noqa: ARG001 - TensorFlow is i
             return events, [1.0]
 
         monkeypatch.setattr(trace, "_recorded", recorded)
-        return trace.StepProfiles(None, NODES)
+        return trace.StepProfiles(None, nodes, loops=loops)
 
     return made
 
@@ -49,6 +49,19 @@ def test_a_profile_that_has_lost_an_event_is_taken_anew(profiles):
 def test_a_node_that_is_not_recorded_any_more_takes_no_time(profiles):
     step = profiles(PROFILE, *[PROFILE[:1]] * 4)
     assert [step.take().calls_s for _ in range(3)] == [[0.004, 0, 0.001], *[[0.004, 0, 0]] * 2]
+
+
+def test_a_few_nodes_that_are_never_recorded_count_as_time_between_calls(profiles):
+    nodes = {f"n{number}": "Mul" for number in range(40)}
+    events = [(f"{name}:Mul", 0.5) for name in nodes]
+    assert profiles(*[events[2:]] * 3, nodes=nodes).take().calls_s == [0, 0] + 38 * [0.5]
+    with pytest.raises(PrimitiveError, match="node 1 of 40"):
+        profiles(*[events[3:]] * 3, nodes=nodes).take()
+
+
+def test_runs_of_a_node_in_a_loop_are_added_up(profiles):
+    loop = (PROFILE[0], PROFILE[0], ("loop/Enter:Enter", 1.0))
+    assert profiles(*[loop] * 3, loops=True).take().calls_s == [0.008, 0, 0]
 
 
 @pytest.mark.parametrize(

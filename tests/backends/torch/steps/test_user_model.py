@@ -4,6 +4,7 @@ import textwrap
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 from this_cpu import HAS_BF16
 
@@ -303,6 +304,38 @@ LOOKED_UP = """
     def build():
         return Net()
 """
+
+
+def test_named_tuples_are_one_input_files_have_values_and_most_inputs_the_batch(
+    own, backend, tmp_path
+):
+    text = """
+    from torch.nn.utils.rnn import pack_padded_sequence
+
+    def build():
+        lengths = torch.tensor([5, 3, 1])
+        steps = pack_padded_sequence(torch.randn(3, 5, 4), lengths, batch_first=True)
+        return nn.LSTM(4, 2, batch_first=True), steps
+    """
+    assert requests.request_step(backend, own(text), {}).facts.batch == 3
+    text = """
+    class Sum(nn.Linear):
+        def forward(self, mask, first, second):
+            return super().forward(first + second) + mask
+
+    def build():
+        return Sum(4, 4), (torch.randn(1, 4), torch.randn(7, 4), torch.randn(7, 4))
+    """
+    assert requests.request_step(backend, own(text), {}).facts.batch == 7
+    values = np.arange(28, dtype=np.float32).reshape(7, 4)
+    np.save(tmp_path / "x.npy", values)
+    step = own("    def build(): return nn.Linear(4, 4)", own=inputs(f"{tmp_path}/x.npy"))
+    (given,) = UserTorchModel(backend, StepSpec.from_dict(step)).arguments
+    assert np.array_equal(given.numpy(), values)
+    for missing in ("y.npy", "y.pb"):
+        step = own("    def build(): return nn.Linear(4, 4)", own=inputs(f"{tmp_path}/{missing}"))
+        with pytest.raises(UsageError, match=missing):
+            UserTorchModel(backend, StepSpec.from_dict(step))
 
 
 def test_whole_numbers_span_the_table_that_they_index_or_what_is_asked_for(own, backend):
