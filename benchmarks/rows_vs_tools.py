@@ -8,14 +8,16 @@ of a ``tf.function`` on a CPU return with their results) and for JAX (``block_un
 are sampled in turn, round by round in random order; new processes start with each repetition. The
 ratio is row / tool, the median over all rounds; ``between`` has the lowest and the highest median
 of a repetition. Problems whose ratio is outside of the limits are measured once more with one thing
-changed in the tool's process (:data:`EXPERIMENTS`), which shows the reason. Exit 1 if a ratio is
-still outside of the limits.
+changed in the tool's process (:data:`EXPERIMENTS`), which shows the reason. With ``--steps``, rows
+of activations are held against the same statement as a step runs it (:data:`STEPS`). Exit 1 if a
+ratio is still outside of the limits.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
+import re
 import statistics
 import sys
 from dataclasses import dataclass, field
@@ -57,8 +59,7 @@ class Comparison:
         jax: expression in JAX (``jax``, ``jnp``), with images as NHWC.
         gradient: whether it is a backward pass by the data.
         pool: kind of a pooling.
-        largest: largest magnitude of the values, which pydlbench chooses by operation.
-    largest: largest magnitude of the values, as pydlbench chooses it for the operation.
+        largest: largest magnitude of the values, as pydlbench chooses it for the operation.
     """
 
     shape: str
@@ -197,6 +198,19 @@ COMPARISONS: Final = (
 # -----------------------------------------------------------------------------
 # Statements.
 
+#: Calls of a statement that runs as in a step.
+_CALLS: Final = 8
+#: How a step runs an operation whose result is as large as its operand: by a description, code.
+STEPS: Final = {
+    "a forward step: eight in turn, each on the result before it, which is then dropped": (
+        "t = x\nfor _ in range({calls}):\n    t = {call}"
+    ),
+    "a training step: eight in turn, each on the result before it, and all results are kept": (
+        "kept = [x]\nfor _ in range({calls}):\n    t = kept[-1]\n    kept.append({call})"
+    ),
+}
+_ACTIVATIONS: Final = ("relu", "silu", "gelu", "sigmoid", "tanh")
+
 
 def _shapes(comparison: Comparison, framework: str) -> list[str]:
     """Return the shapes of an expression's tensors in the framework's usual layout."""
@@ -212,6 +226,13 @@ def _shapes(comparison: Comparison, framework: str) -> list[str]:
             filters = [out, channels] if depthwise else [channels, out]
             shapes[1] = [height, width, *filters]
     return [", ".join(shape) for shape in shapes]
+
+
+def in_step(problem: Comparison, framework: str, step: str) -> dict[str, str | int]:
+    """Return the statement of an activation and its setup, as a step runs it."""
+    alone = statement(problem, framework)
+    call = re.sub(r"\bx\b", "t", alone["statement"])
+    return {**alone, "statement": STEPS[step].format(calls=_CALLS, call=call), "calls": _CALLS}
 
 
 def statement(comparison: Comparison, framework: str) -> dict[str, str]:
@@ -343,6 +364,7 @@ def repeat(
     rounds: int,
     seed: int,
     errors: dict[str, str],
+    step: str = "",
 ) -> str:
     """Measure all problems once in new processes; return the framework's version."""
     policy = Policy(budget_s=1.0, chunk_s=0.03, min_sample_s=0.005)
@@ -353,7 +375,9 @@ def repeat(
             for comparison, row in rows.items():
                 try:
                     kernel = session.prepare(spec_of(comparison, framework))
-                    peer.ask(op="prepare", id=0, **statement(comparison, framework))
+                    code = statement(comparison, framework)
+                    code = in_step(comparison, framework, step) if step else code
+                    peer.ask(op="prepare", id=0, **code)
                     samplers = _Faults(kernel.sample), _Faults(partial(peer.sample, 0))
                     study = Study(random_order(seed))
                     subjects = [
@@ -410,18 +434,21 @@ def main() -> int:
         metavar="NAME=VALUE",
         help="environment of the tool's process",
     )
+    parser.add_argument("--steps", action="store_true", help="activations in a step, too")
     parser.add_argument("--md", type=Path, help="append the tables to this page, too")
     args = parser.parse_args()
     errors: dict[str, str] = {}
 
-    def measure(problems: Sequence[Comparison], before: str = "") -> tuple[list[Row], str]:
+    def measure(
+        problems: Sequence[Comparison], before: str = "", step: str = ""
+    ) -> tuple[list[Row], str]:
         rows = {
             problem: Row(problem.shape + (" backward-data" if problem.gradient else ""))
             for problem in problems
         }
         version = ""
         for number in range(args.repetitions):
-            version = repeat(rows, args.framework, before, args.rounds, number, errors)
+            version = repeat(rows, args.framework, before, args.rounds, number, errors, step)
         return [row for row in rows.values() if row.ratios], version
 
     problems = [
@@ -441,6 +468,14 @@ def main() -> int:
         experiment = EXPERIMENTS[args.framework]
         rows, _ = measure(again, experiment.code)
         lines += table(rows, f", where the tool's process {experiment.what}.")
+    activations = [
+        problem
+        for problem in problems
+        if problem.shape.startswith(_ACTIVATIONS) and not problem.gradient
+    ]
+    for step in STEPS if args.steps and activations else ():
+        steps, _ = measure(activations, EXPERIMENTS[args.framework].code, step)
+        lines += table(steps, f", beside a call in {step}.")
     lines += [f"{name}: {message}" for name, message in errors.items()]
     print("\n".join(lines))
     if args.md:
