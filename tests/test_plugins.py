@@ -17,7 +17,7 @@ from pydlbench.cli import main
 from pydlbench.cli.parser import read
 from pydlbench.errors import UsageError
 from pydlbench.models.catalog import find_layers
-from pydlbench.models.counts import parameters
+from pydlbench.models.passes import parameters
 from pydlbench.records.measurement import KernelSpec
 from pydlbench.runner.options import RunnerOptions
 from pydlbench.runner.session import Session

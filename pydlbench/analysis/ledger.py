@@ -355,7 +355,11 @@ def _calls(
     for (operator, direction, shapes, _, module), own in groups.items():
         meanings = [part.meaning for part in own if part.meaning is not None]
         best = best_s(meanings[0], _precision(own[0])) if meanings else None
-        flops = sum_known([_published_flops(meaning) for meaning in meanings]) if meanings else None
+        flops = (
+            sum_known([meaning.product_flops or meaning.flops for meaning in meanings])
+            if meanings
+            else None
+        )
         moved = sum_known([moved_bytes(meaning) for meaning in meanings]) if meanings else None
         rows.append(
             LedgerCall(
@@ -405,11 +409,6 @@ def _longest_kernel(parts: Sequence[_Part]) -> str:
         for each in part.activities
     )
     return max(times, key=lambda name: times[name])
-
-
-def _published_flops(meaning: Meaning) -> int | None:
-    """Return FLOPs as publications count them: of products and convolutions if there are any."""
-    return meaning.product_flops or meaning.flops
 
 
 def _sums(parts: Sequence[_Part], steps: int, whole_s: float) -> dict[str, Any]:

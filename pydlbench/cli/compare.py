@@ -161,11 +161,12 @@ def _compare_traces(args: CompareOptions, runs: Sequence[Loaded], outputs: Outpu
     Raises:
         UsageError: only one of them is a trace, or an option has no meaning for traces.
     """
-    from pydlbench.cli import trace
+    from pydlbench.cli.trace import stored_ledgers
+    from pydlbench.report.trace import recorded_document, recorded_report
 
     args.refuse(("fail_on", "same"), "with recorded steps")
     _refuse_other_kind(runs, "trace")
-    ledgers = [ledger for item in runs for ledger in trace.stored_ledgers(item)]
+    ledgers = [ledger for item in runs for ledger in stored_ledgers(item)]
     if len(ledgers) != 2:  # A and B
         raise UsageError(
             f"{' '.join(args.runs)}: have {len(ledgers)} traces, two are compared; nearest: two "
@@ -173,8 +174,8 @@ def _compare_traces(args: CompareOptions, runs: Sequence[Loaded], outputs: Outpu
         )
     head = {"kind": "trace", "run": runs[1].record.to_dict()}
     outputs.write(
-        lambda: {**head, **trace.document_of(ledgers)},
-        lambda: trace.report_of(ledgers, everything=args.all),
+        lambda: {**head, **recorded_document(ledgers)},
+        lambda: recorded_report(ledgers, everything=args.all),
     )
     return 0
 

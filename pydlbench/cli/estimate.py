@@ -233,7 +233,7 @@ class EstimateTask(ModelTask):
     ) -> Result | None:
         """Return the sum of the rows so far; None if no layer has one."""
         from pydlbench.analysis.estimate import estimate
-        from pydlbench.models.counts import memory
+        from pydlbench.models.passes import memory
         from pydlbench.runner.rows import empty_row
 
         step, threads = self.step, next((row.threads for row in rows.values() if row.threads), None)
@@ -281,7 +281,7 @@ class EstimateTask(ModelTask):
 
 def show_summary(model: Model, outputs: Outputs) -> int:
     """Print the counts of a model without timing anything, and return the exit code."""
-    from pydlbench.models.counts import summary
+    from pydlbench.models.passes import summary
     from pydlbench.records.documents import SummaryDocument
     from pydlbench.records.record import SCHEMA_VERSION
     from pydlbench.report.estimate import summary_report

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
@@ -85,16 +85,25 @@ def run(args: TraceOptions, session_factory: Callable[..., Any] | None = None) -
         UsageError: the file cannot be read, or there is no such card.
     """
     from pydlbench.cli.measuring import answer
+    from pydlbench.records.ledger import StepLedger
     from pydlbench.report.csv import flat_lines
     from pydlbench.report.text import csv_text
-    from pydlbench.report.trace import CSV_COLUMNS, csv_rows
+    from pydlbench.report.trace import (
+        CSV_COLUMNS,
+        csv_rows,
+        recorded_document,
+        recorded_report,
+    )
+
+    def ledgers(results: Results) -> list[StepLedger]:
+        return [outcome.record(StepLedger) for outcome in results.outcomes]
 
     def report(_: RunRecord, results: Results) -> list[Block]:
-        return report_of(_ledgers(results), everything=args.all)
+        return recorded_report(ledgers(results), everything=args.all)
 
     def document(results: Results) -> dict[str, Any]:
         head: dict[str, Any] = {"kind": "trace", "run": results.run.to_dict()}
-        return {**head, **document_of(_ledgers(results))}
+        return {**head, **recorded_document(ledgers(results))}
 
     def csv(results: Results) -> str:
         calls = csv_rows(outcome.document for outcome in results.outcomes)
@@ -251,49 +260,11 @@ class TraceTask(Task):
         yield Result("trace", ledger.to_dict(), row, detail=ledger)
 
 
-def _ledgers(results: Results) -> list[StepLedger]:
-    from pydlbench.records.ledger import StepLedger
-
-    return [outcome.record(StepLedger) for outcome in results.outcomes]
-
-
-def report_of(ledgers: Sequence[StepLedger], *, everything: bool = False) -> list[Block]:
-    """Return the report of a recorded step; of two, what differs; of ranks, their skew.
-
-    Args:
-        ledgers: of the recordings.
-        everything: show all modules, calls and differences.
-    """
-    from pydlbench.analysis.ledger_difference import are_ranks, compare_ledgers, compare_ranks
-    from pydlbench.report.trace import comparison_report, ranks_report, trace_report
-
-    blocks: list[Block] = []
-    if are_ranks(ledgers):
-        blocks += ranks_report(compare_ranks(ledgers), everything=everything)
-    if len(ledgers) == 2:  # A and B
-        blocks += comparison_report(compare_ledgers(*ledgers), everything=everything)
-    return blocks or [
-        block for ledger in ledgers for block in trace_report(ledger, everything=everything)
-    ]
-
-
-def document_of(ledgers: Sequence[StepLedger]) -> dict[str, Any]:
-    """Return the results of a JSON object: the ledgers, what differs, and the ranks' skew."""
-    from pydlbench.analysis.ledger_difference import are_ranks, compare_ledgers, compare_ranks
-
-    if len(ledgers) < 2:
-        return {"recorded": ledgers[0].to_dict() if ledgers else None}
-    document: dict[str, Any] = {"recorded": [ledger.to_dict() for ledger in ledgers]}
-    if are_ranks(ledgers):
-        document |= compare_ranks(ledgers).to_dict()
-    if len(ledgers) == 2:  # A and B
-        document |= compare_ledgers(*ledgers).to_dict()
-    return document
-
-
 def stored_report(loaded: Loaded) -> list[Block]:
     """Return the report of a run of a store or a file."""
-    return report_of(stored_ledgers(loaded))
+    from pydlbench.report.trace import recorded_report
+
+    return recorded_report(stored_ledgers(loaded))
 
 
 def stored_ledgers(loaded: Loaded) -> list[StepLedger]:

@@ -41,21 +41,25 @@ from pydlbench.records.step import StepSpec, step_words
 from pydlbench.records.trace import operator_of
 from pydlbench.records.user_model import FUSED, SPARSE, SPARSE_UPDATES, UserInput
 from pydlbench.units import format_bytes, format_seconds, percent
-from pydlbench.words import AS_BUILT, ONNX_FRAMEWORK
+from pydlbench.words import AS_BUILT, ONNX_FRAMEWORK, option_words
 
 
 def layer_command(spec: KernelSpec) -> str:
     """Return the command that times a layer natively and in the framework, and explains the gap."""
-    words = ["pydlbench", "layers", "--shape", spec.layer.problem, "--pass", spec.pass_]
-    if spec.layer.op == "pool":  # its descriptor says where it pools, not how
-        padding = "_p" if spec.layer.count_include_pad else ""
-        words += ["--pool", f"{spec.layer.mode}{padding}"]
-    words += ["--backend", f"native,{spec.backend}", "--device", spec.device]
-    if spec.precision != "fp32":
-        words += ["--precision", spec.precision]
-    if spec.pass_ == "forward" and spec.propagation != "inference":
-        words += ["--propagation", spec.propagation]
-    return shlex.join([*words, "--explain"])
+    layer, forward = spec.layer, spec.pass_ == "forward"
+    pool = ""
+    if layer.op == "pool":  # its descriptor says where it pools, not how
+        pool = f"{layer.mode}{'_p' if layer.count_include_pad else ''}"
+    words = option_words(
+        ("--shape", layer.problem, ""),
+        ("--pass", spec.pass_, ""),
+        ("--pool", pool, ""),
+        ("--backend", f"native,{spec.backend}", ""),
+        ("--device", spec.device, ""),
+        ("--precision", spec.precision, "fp32"),
+        ("--propagation", spec.propagation if forward else "inference", "inference"),
+    )
+    return shlex.join(["pydlbench", "layers", *words, "--explain"])
 
 
 # -----------------------------------------------------------------------------

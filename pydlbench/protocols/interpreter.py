@@ -10,7 +10,7 @@ from pydlbench.backends.steps.definition import FrameworkStep, Outcome, StepDefi
 from pydlbench.errors import UsageError
 from pydlbench.protocols.data.datasets import Dataset, Split
 from pydlbench.protocols.protocol import ProtocolRun, TimedLoop, TrainingLoop
-from pydlbench.records.protocol import ProtocolNumber
+from pydlbench.records.published import ProtocolNumber
 from pydlbench.timing.statistics import median
 
 if TYPE_CHECKING:

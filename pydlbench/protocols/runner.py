@@ -22,7 +22,7 @@ from pydlbench.protocols.protocol import (
     Settings,
     find_protocol,
 )
-from pydlbench.records.protocol import ProtocolNumber, ProtocolOptions
+from pydlbench.records.published import ProtocolNumber, ProtocolOptions
 from pydlbench.records.record import Record
 from pydlbench.records.step import StepSpec
 from pydlbench.runner.session import Session

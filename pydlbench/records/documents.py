@@ -23,8 +23,7 @@ from pydlbench.records.fleet import FleetComparison, FleetVerdict
 from pydlbench.records.forecast import ForecastRecord
 from pydlbench.records.ledger import CollectiveSkew, LedgerDifference, RankStep, StepLedger
 from pydlbench.records.measurement import Framework, Measurement, Phase, Precision, Status
-from pydlbench.records.protocol import ProtocolNumber, ProtocolOptions
-from pydlbench.records.published import PublishedDocument
+from pydlbench.records.published import ProtocolNumber, ProtocolOptions, PublishedDocument
 from pydlbench.records.record import Document, Record, one_of, shown, version
 from pydlbench.records.run import RunInfo, RunRecord
 from pydlbench.records.step import StepRow

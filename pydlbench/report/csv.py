@@ -77,7 +77,7 @@ LONG_COLUMNS: Final = tuple(
         (*_RUN, "table", "sample", "sample_s", *CSV_COLUMNS, *flat_names(StepRow), *_STEP)
     )
 )
-_TIMES: Final = {"layer": "time_s", "step": "time_s", "breakdown": "measured_s"}
+TIMES: Final = {"layer": "time_s", "step": "time_s", "breakdown": "measured_s"}
 
 
 def to_long(runs: Iterable[tuple[RunRecord, Iterable[Entry]]]) -> str:
@@ -126,7 +126,7 @@ def flat_row(table: str, document: Mapping[str, Any]) -> dict[str, Any]:
     row: dict[str, Any] = {}
     for name, value in document.items():
         if isinstance(value, dict):
-            parent = "time_s" if name == _TIMES.get(table) else name
+            parent = "time_s" if name == TIMES.get(table) else name
             for key, item in value.items():
                 row[f"{parent}_{key}"] = _scalar(item)
         else:
@@ -190,7 +190,6 @@ _FRAMEWORKS: Final = {"torch": "pytorch"}
 _STAGES: Final = {"forward": "eval", "forward-backward": "train"}
 _DEFAULT_MODES: Final = ("eager", "graph", None)
 _PROTOCOL: Final = "deep-learning-benchmark"
-_DLB_TIMES: Final = {"step": "time_s", "breakdown": "measured_s"}
 
 
 def to_dlb(runs: Iterable[tuple[RunRecord, Iterable[Entry]]]) -> str:
@@ -230,7 +229,7 @@ def _results(entry: Entry) -> Iterator[tuple[str, float]]:
             for number in document["numbers"]:  # "vgg16 eval"
                 yield number["name"].rpartition(" ")[2], number["value"]
         return
-    time = document.get(_DLB_TIMES.get(entry.table, ""))
+    time = document.get(TIMES.get(entry.table, "")) if entry.table != "layer" else None
     if time and document.get("status", "ok") == "ok":
         phase = str(document["phase"])
         yield _STAGES.get(phase, phase), 1e3 * time["median"]

@@ -10,8 +10,8 @@ from pydlbench.devices.gpu.facts import GpuFacts
 from pydlbench.devices.gpu.peaks import on_tensor_cores
 from pydlbench.grouping import group_by
 from pydlbench.models import build_model
-from pydlbench.models.counts import macs
 from pydlbench.models.graph import Model
+from pydlbench.models.passes import macs
 from pydlbench.records.measurement import TimeSummary
 from pydlbench.records.record import Column, columns_of, flat_names
 from pydlbench.records.run import RunRecord

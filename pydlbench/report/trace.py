@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 from msgspec.structs import replace
 
 from pydlbench.analysis.ledger import NO_OPERANDS, ROUNDING
+from pydlbench.analysis.ledger_difference import are_ranks, compare_ledgers, compare_ranks
 from pydlbench.grouping import sum_by
 from pydlbench.records.ledger import LedgerCall, LedgerComparison, RankComparison, StepLedger
 from pydlbench.records.record import Column, Record, columns_of
@@ -431,3 +432,36 @@ def _difference(comparison: LedgerComparison) -> str:
         f"{text}; the largest part is {first.operator}{where}, "
         f"{format_seconds(abs(first.difference_s))} {more}: {first.why}."
     )
+
+
+# -----------------------------------------------------------------------------
+# One or several recorded steps.
+
+
+def recorded_report(ledgers: Sequence[StepLedger], *, everything: bool = False) -> list[Block]:
+    """Return the report of a recorded step; of two, what differs; of ranks, their skew.
+
+    Args:
+        ledgers: of the recordings.
+        everything: show all modules, calls and differences.
+    """
+    blocks: list[Block] = []
+    if are_ranks(ledgers):
+        blocks += ranks_report(compare_ranks(ledgers), everything=everything)
+    if len(ledgers) == 2:  # A and B
+        blocks += comparison_report(compare_ledgers(*ledgers), everything=everything)
+    return blocks or [
+        block for ledger in ledgers for block in trace_report(ledger, everything=everything)
+    ]
+
+
+def recorded_document(ledgers: Sequence[StepLedger]) -> dict[str, Any]:
+    """Return the results of a JSON object: the ledgers, what differs, and the ranks' skew."""
+    if len(ledgers) < 2:
+        return {"recorded": ledgers[0].to_dict() if ledgers else None}
+    document: dict[str, Any] = {"recorded": [ledger.to_dict() for ledger in ledgers]}
+    if are_ranks(ledgers):
+        document |= compare_ranks(ledgers).to_dict()
+    if len(ledgers) == 2:  # A and B
+        document |= compare_ledgers(*ledgers).to_dict()
+    return document

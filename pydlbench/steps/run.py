@@ -11,8 +11,8 @@ import msgspec
 
 from pydlbench.backends.steps import requests
 from pydlbench.errors import BackendMissingError, PydlbenchError, UnsupportedError, UsageError
-from pydlbench.models.counts import memory
 from pydlbench.models.graph import Model
+from pydlbench.models.passes import memory
 from pydlbench.records.step import StepFacts, StepPreparation, StepRecord, StepSpec
 from pydlbench.runner.rows import summary_of
 from pydlbench.runner.session import Session

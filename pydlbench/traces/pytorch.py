@@ -517,7 +517,8 @@ class _Profile:
             span = self.events[event.place]
             seconds = span.dur * _MICRO
             if event.name.startswith(COMPILED):
-                inside = [e for e in event.all() if self._is_call(e) and e is not event]
+                calls = (e for e in event.all() if self.visited[e.place].call is e and e.is_call)
+                inside = [e for e in calls if e is not event]
                 seconds -= sum(self.events[each.place].dur for each in inside) * _MICRO
             elif visited.call is not event or not event.is_operator:
                 continue
@@ -540,9 +541,6 @@ class _Profile:
                     shapes=_shapes_of(span),
                 ),
             )
-
-    def _is_call(self, event: OperatorEvent) -> bool:
-        return self.visited[event.place].call is event and event.is_call
 
 
 def _note_on_gap(whole: timeline.StepTimeline) -> list[str]:
@@ -595,14 +593,14 @@ def _nest(name: str, events: Sequence[ChromeEvent]) -> list[OperatorEvent]:
             callers.append(nested)
         own = [each for each in roots[before:] if not each.launches]
         # A thread of autograd's engine: what it launches besides gradients belongs to them.
-        if own and is_gradient(own[0].name) and not any(_leads_step(each.name) for each in own):
+        if (
+            own
+            and is_gradient(own[0].name)
+            and not any(each.name.startswith((_STEP, MODULE, "Optimizer.")) for each in own)
+        ):
             for each in roots[before:]:
                 each.direction = "backward"
     return roots
-
-
-def _leads_step(name: str) -> bool:
-    return name.startswith((_STEP, MODULE, "Optimizer."))
 
 
 def _program_call(event: ChromeEvent, visited: OutermostCall, listed: str | None) -> ProgramCall:
@@ -619,11 +617,15 @@ def _program_call(event: ChromeEvent, visited: OutermostCall, listed: str | None
         operator = "generated kernels"
     elif generated:
         operator = " ".join(("fused", *kernel_names.fused_operators(event.name)))
+    signature = "inductor.generated.default()"
+    if not generated:
+        arguments = [_argument(*each, listed) for each in _arguments(event)]
+        signature = write_signature(event.name, arguments)
     return ProgramCall(
         operator=operator,
         module=visited.module,
         direction=visited.direction,
-        signature="inductor.generated.default()" if generated else _signature_of(event, listed),
+        signature=signature,
     )
 
 
@@ -649,10 +651,6 @@ def _arguments(event: ChromeEvent) -> Iterable[tuple[Any, Any, Any, Any]]:
     every = (args.types, args.shapes, args.strides, args.concrete)
     lists = (noted if isinstance(noted, list) else [] for noted in every)
     return itertools.zip_longest(*lists, fillvalue="")
-
-
-def _signature_of(event: ChromeEvent, listed: str | None) -> str:
-    return write_signature(event.name, [_argument(*each, listed) for each in _arguments(event)])
 
 
 def _argument(kind: Any, shape: Any, strides: Any, text: Any, listed: str | None) -> str:

@@ -4,8 +4,8 @@ import pytest
 
 from pydlbench.errors import UsageError
 from pydlbench.models import build_model
-from pydlbench.models.counts import memory
 from pydlbench.models.graph import Builder, Loss, Model, Optimizer
+from pydlbench.models.passes import memory
 
 
 def small(optimizer: str = "sgd") -> Model:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pydlbench.models import build_model, model_names
-from pydlbench.models.counts import macs, parameters, summary
+from pydlbench.models.passes import macs, parameters, summary
 
 # Trained parameters, multiply-adds of one image's forward pass, those of its first convolution.
 ORACLE = {

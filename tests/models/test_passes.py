@@ -8,9 +8,8 @@ from catalogue import REPRESENTATIVES, built, listed
 
 from pydlbench.errors import UsageError
 from pydlbench.models import build_model
-from pydlbench.models.counts import macs, parameters
 from pydlbench.models.graph import INPUT, Builder, Decay, Loss, Model, Optimizer, trained_tensors
-from pydlbench.models.passes import StepPass, step_passes
+from pydlbench.models.passes import StepPass, macs, parameters, step_passes
 from pydlbench.words import PHASES
 
 

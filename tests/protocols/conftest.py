@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pydlbench.backends.steps.definition import StepDefinition
     from pydlbench.backends.steps.inputs import Batch
     from pydlbench.protocols.data.datasets import Dataset
-    from pydlbench.records.protocol import ProtocolNumber
+    from pydlbench.records.published import ProtocolNumber
 
 
 @dataclass

@@ -9,7 +9,7 @@ import pytest
 
 from pydlbench.errors import UnsupportedError, UsageError
 from pydlbench.models import build_model, model_names
-from pydlbench.models.counts import parameters
+from pydlbench.models.passes import parameters
 from pydlbench.protocols.protocol import PROTOCOLS
 from pydlbench.protocols.runner import ProtocolSpec, run_in_worker
 from pydlbench.runner.options import RunnerOptions

@@ -25,8 +25,8 @@ from pydlbench.backends.steps.definition import (
 )
 from pydlbench.backends.steps.inputs import Batch, save_results, trained
 from pydlbench.calls.seen import meaning_of
-from pydlbench.models.counts import macs, parameters
 from pydlbench.models.graph import Model
+from pydlbench.models.passes import macs, parameters
 from pydlbench.records.step import Check, StepSpec
 from pydlbench.records.trace import RecordedCall
 

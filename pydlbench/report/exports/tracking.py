@@ -16,11 +16,10 @@ from typing import Any, Final
 from pydlbench.errors import UsageError
 from pydlbench.records.run import RunRecord
 from pydlbench.records.user_model import rate_unit
+from pydlbench.report.csv import TIMES
 from pydlbench.store.entry import Entry
 from pydlbench.words import AS_BUILT
 
-#: Field of the time, by the store's table.
-_TIMES: Final = {"layer": "time_s", "step": "time_s", "breakdown": "measured_s"}
 #: Fields of a row's name in order, and defaults that are left out.
 _IDENTITY: Final = (
     *("layer", "model", "batch", "pass", "propagation", "phase", "precision", "cast", "backend"),
@@ -125,7 +124,7 @@ def _timed(runs: Sequence[tuple[RunRecord, Sequence[Entry]]]) -> tuple[list[Time
 
 def _row(entry: Entry) -> TimedRow | None:
     document = entry.document
-    time = document.get(_TIMES.get(entry.table, ""))
+    time = document.get(TIMES.get(entry.table, ""))
     if not time or document.get("status", "ok") != "ok":
         return None
     counted = rate_unit(document.get("own")).removesuffix("/s")

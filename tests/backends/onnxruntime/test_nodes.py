@@ -15,7 +15,7 @@ from pydlbench.backends.onnxruntime.step import node_operator  # noqa: E402
 from pydlbench.backends.steps import requests  # noqa: E402
 from pydlbench.calls.seen import meaning_of  # noqa: E402
 from pydlbench.calls.seen.onnx import OnnxNode, Tensor  # noqa: E402
-from pydlbench.models.counts import macs  # noqa: E402
+from pydlbench.models.passes import macs  # noqa: E402
 from pydlbench.records.step import StepSpec  # noqa: E402
 from pydlbench.records.trace import RecordedCall  # noqa: E402
 from pydlbench.timing.chunk import ChunkRequest  # noqa: E402

@@ -20,7 +20,7 @@ from pydlbench.backends.steps import requests
 from pydlbench.calls.seen import meaning_of
 from pydlbench.errors import ModelError, UnsupportedError, UsageError
 from pydlbench.models import build_model
-from pydlbench.models.counts import macs
+from pydlbench.models.passes import macs
 from pydlbench.records.step import StepSpec
 from pydlbench.records.user_model import UserInput, UserModelSpec
 from pydlbench.timing.chunk import ChunkRequest
