@@ -292,6 +292,8 @@ class _Loop:
     ) -> None:
         self.tolerant = tolerant
         self.kernels: dict[str, dict[str, Any]] = {}
+        # Whether the kernels of interrupted runs were not read yet.
+        self._unread = True
         self._tasks, self._open, self._recorder = tasks, open_session, recorder
         self._progress, self._request, self._samples = progress, request, samples
         self._known: RunRecord | None = None
@@ -407,8 +409,19 @@ class _Loop:
             advance=advance,
             keep=lambda result: self.take(task, result),
             earlier=lambda row: self.earlier(task, row) is not None,
-            kernel=lambda spec: self.kernels.get(_same_kernel(spec, task.options)),
+            kernel=lambda spec: self._kernel(_same_kernel(spec, task.options)),
         )
+
+    def _kernel(self, name: str) -> dict[str, Any] | None:
+        """Return the document of a kernel of this run, or of an interrupted one before it."""
+        if self._unread:
+            self._unread = False
+            for entry in self._recorder.unfinished(self.described()):
+                result = Result("layer", dict(entry.document), key=entry.key)
+                whole = result.status == "ok" and not result.partial
+                if whole and kernel_of(entry.key) and not result.document.get("contended"):
+                    self.kernels.setdefault(str(entry.key).rpartition("/")[2], result.document)
+        return self.kernels.get(name)
 
     def _measure(self, task: Task) -> None:
         try:

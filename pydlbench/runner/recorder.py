@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import shlex
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from pydlbench.errors import StoreError, UsageError
 from pydlbench.records.run import RunInfo, RunRecord
@@ -19,6 +20,10 @@ from pydlbench.store.store import Store, short_id
 
 # Seconds between two updates of a run's device and environment.
 _UPDATE_PERIOD_S = 5.0
+# Interrupted runs whose native rows a run goes on from: readings of another day need not hold.
+_MAX_AGE: Final = dt.timedelta(days=1)
+_MAX_RECENT_RUNS: Final = 20
+_WITH_KERNELS: Final = ("breakdown", "estimate", "sweep")
 
 
 class OneInterrupt:
@@ -224,6 +229,27 @@ class RowRecorder:
         if self.store is None or self.resumed is None:
             return ()
         return self.store.entries(self.resumed.id, samples=samples)
+
+    def unfinished(self, run: RunRecord) -> Iterator[Entry]:
+        """Yield the entries of interrupted runs of the last day on this machine, newest first.
+
+        Args:
+            run: record of this run; machine, libraries and their variables must be the same.
+        """
+        if self.store is None:
+            return
+        since = dt.datetime.now(dt.UTC) - _MAX_AGE
+        for info in self.store.runs(limit=_MAX_RECENT_RUNS):
+            begun = dt.datetime.fromisoformat(info.created_utc)
+            ended = info.status in ("interrupted", "killed") and info.id != run.id
+            if not ended or begun < since or info.kind not in _WITH_KERNELS:
+                continue
+            with contextlib.suppress(UsageError):
+                refuse_differences(self.store.record(info.id), run, {}, {})
+                entries = self.store.entries(info.id, "layer")
+                if entries and not self._quiet:
+                    self._tell(f"native rows of the interrupted run {info.id} are taken")
+                yield from entries
 
     def add(self, table: str, document: Mapping[str, Any], key: str | None = None) -> None:
         """Store a finished result.

@@ -70,10 +70,10 @@ def task(*names, before=lambda _: None, **options):
     return Numbers(rows=rows, options=options, before=before)
 
 
-def run(store_path, machine, tasks, *, resumed=None, **how):
+def run(store_path, machine, tasks, *, resumed=None, kind="numbers", **how):
     store = Store.open(store_path)
     again = None if resumed is None else store.find(resumed)
-    with RowRecorder(store, "numbers", resumed=again) as recorder:
+    with RowRecorder(store, kind, resumed=again) as recorder:
         return execute(tasks, machine.open, recorder, progress=how.pop("progress", Quiet()), **how)
 
 
@@ -297,33 +297,70 @@ def test_keys_tell_cases_apart(case):
     assert kernel_of(f"{keys[0]}/abc") == keys[0]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Sum(Task):
+    """A row with the sum of one kernel, which ``ends`` with an error or None."""
+
+    kind: ClassVar[str] = "estimate"
+    spec: KernelSpec
+    ends: type[BaseException] | None = None
+
+    def measure(self, session, view):
+        rows = {}
+        yield from kernels(self, [self.spec], session, view, rows)
+        if self.ends is not None:
+            raise self.ends
+        yield Result("estimate", {"name": "sum", "count": len(rows)}, self.rows[0])
+
+
+class Kernels(Machine):
+    """A session whose kernels have an invented row."""
+
+    def __init__(self, measurement, **changes):
+        super().__init__()
+        self.run = msgspec.structs.replace(self.run, **changes)
+        self.row = measurement
+
+    def measure(self, cases, progress, **_):
+        for one in cases:
+            progress(0, 1, one.label)
+            self.measured.append(one.label)
+            yield one, self.row(layer="x", problem=one.layer.problem)
+
+    def remember(self, *_):
+        self.measured.append("remembered")
+
+
+ROWS = [TaskRow(fields={"name": name}, label=name, spec=name) for name in "ab"]
+
+
 def test_kernels_of_sums_are_measured_once(store_path, case, measurement):
-    @dataclass(frozen=True, kw_only=True)
-    class Sum(Task):
-        kind: ClassVar[str] = "sum"
-
-        def measure(self, session, view):
-            rows = {}
-            yield from kernels(self, [case], session, view, rows)
-            yield Result("estimate", {"name": "sum", "count": len(rows)}, self.rows[0])
-
-    class Kernels(Machine):
-        def measure(self, cases, progress, **_):
-            for one in cases:
-                progress(0, 1, one.label)
-                self.measured.append(one.label)
-                yield one, measurement(layer="x", problem=one.layer.problem)
-
-        def remember(self, *_):
-            self.measured.append("remembered")
-
-    machine = Kernels()
-    rows = [TaskRow(fields={"name": name}, label=name, spec=name) for name in "ab"]
-    results = run(store_path, machine, [Sum(rows=(row,)) for row in rows])
+    machine = Kernels(measurement)
+    results = run(store_path, machine, [Sum(rows=(row,), spec=case) for row in ROWS])
     assert machine.measured == [case.label, "remembered"]
     assert [one.document["count"] for one in results.outcomes] == [1, 1]
     (key,) = results.parts
-    assert kernel_of(key) == row_key(Sum(rows=(rows[0],)), rows[0])
+    assert kernel_of(key) == row_key(Sum(rows=(ROWS[0],), spec=case), ROWS[0])
+
+
+@pytest.mark.parametrize(
+    ("ends", "changes", "taken"),
+    [
+        (KeyboardInterrupt, {}, True),
+        (KeyboardInterrupt, {"created_utc": "2020-01-01T00:00:00Z"}, False),
+        (KeyboardInterrupt, {"environment": {"packages": {"numpy": "0"}}}, False),
+        (None, {}, False),
+    ],
+    ids=["interrupted", "old", "other library", "done"],
+)
+def test_kernels_of_an_interrupted_run_are_taken(
+    store_path, case, measurement, ends, changes, taken
+):
+    before = Kernels(measurement, **changes)
+    run(store_path, before, [Sum(rows=(ROWS[0],), spec=case, ends=ends)], kind="estimate")
+    machine = Kernels(measurement, id="run-2")
+    run(store_path, machine, [Sum(rows=(ROWS[1],), spec=case)], kind="estimate")
+    assert machine.measured == (["remembered"] if taken else [case.label])
 
 
 def test_a_run_without_a_session_is_described_as_one_with_it(store_path):
