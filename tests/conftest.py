@@ -159,8 +159,11 @@ def _missing() -> str | None:
 def cpp_build(pytestconfig):
     """Build the C++ tests in ``tests/cpp`` and return where; later sessions compile what changed.
 
-    Sessions and workers at the same time wait for one another.
+    Sessions and workers at the same time wait for one another. ``tests/cpp/sanitize`` has built
+    them already, under sanitizers.
     """
+    if "PYDLBENCH_CPP_BUILD" in os.environ:
+        return Path(os.environ["PYDLBENCH_CPP_BUILD"])
     cmake = shutil.which(
         "cmake", path=f"{sysconfig.get_path('scripts')}{os.pathsep}{os.environ['PATH']}"
     )

@@ -34,6 +34,13 @@ def test_without_cuda_the_build_says_why_and_what_to_do():
     assert str(caught.value) == _build.CUDA_MISSING
 
 
+def test_each_action_of_a_workflow_is_pinned_by_its_commit():
+    workflows = "".join(path.read_text() for path in PROJECT.parent.glob(".github/workflows/*.yml"))
+    used = re.findall(r"uses: *(\S+)", workflows)
+    assert len(used) > 5
+    assert [one for one in used if not re.fullmatch(r"[\w/-]+@[0-9a-f]{40}", one)] == []
+
+
 @with_cuda
 def test_the_build_names_the_toolkit_and_the_architectures():
     cuda = importlib.import_module("pydlbench._cuda")

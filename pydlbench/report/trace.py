@@ -119,7 +119,7 @@ def csv_rows(documents: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 def conclusion(ledger: StepLedger) -> str:
     """Return the sentence that says where the time above the limit lies, and what to do."""
     dominant, line = ledger.dominant, ledger.device_time
-    if line is None or ledger.step_s is None:
+    if line is None or not ledger.step_s:
         return "The recording has no times: its calls are listed by their limits."
     if dominant is None:
         wrong = any(call.contradiction for call in ledger.calls)
