@@ -270,6 +270,20 @@ def make_inputs(
     return inputs
 
 
+def make_bias(layer: Layer, precision: str, seed: int, stream: int) -> NDArray[np.float32]:
+    """Return a random value for each output channel of a convolution, or column of a product.
+
+    Args:
+        layer: the convolution or product.
+        precision: precision to round to.
+        seed: seed of the random numbers.
+        stream: number of their stream.
+    """
+    count = layer.out_channels if layer.op == "conv" else layer.n
+    rng = np.random.Generator(np.random.SFC64(np.random.SeedSequence([seed, stream])))
+    return round_to(precision, rng.uniform(-1, 1, count))
+
+
 #: Number of scores of an attention that are computed at a time.
 _SCORES = 1 << 18
 

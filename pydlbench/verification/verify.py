@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pydlbench.errors import UsageError, unknown_word
 from pydlbench.ops.op import Layer
 from pydlbench.records.measurement import Correctness
-from pydlbench.verification.checksums import ElementComparison, KernelRun, pieces
+from pydlbench.verification.checksums import Deviation, ElementComparison, KernelRun, pieces
 from pydlbench.verification.elements import (
     check_attention,
     check_elements,
@@ -227,31 +227,64 @@ def verify(
 
 
 def _judge(compared: ElementComparison, allowed: float, output: NDArray[Any], role: str) -> Verdict:
-    worst = compared.worst
-    finite = math.isfinite(worst.error)
     unwritten = infinite = 0
-    if not finite:
+    if not math.isfinite(compared.worst.error):
         # Each element is part of some comparison, so only now can there be any to count.
         unwritten, infinite = _count_not_finite(output)
+    recomputed = f"{compared.points} of {output.size} elements recomputed"
+    checked = f"all {output.size} elements by {compared.checksums} checksums, {recomputed}"
+    return verdict_on(
+        compared.worst,
+        allowed,
+        elements=f"{output.size} elements of {role}",
+        unwritten=unwritten,
+        infinite=infinite,
+        right=recomputed if compared.points == output.size else checked,
+        points=compared.points,
+        checksums=compared.checksums,
+    )
+
+
+def verdict_on(
+    worst: Deviation,
+    allowed: float,
+    *,
+    elements: str,
+    unwritten: int,
+    infinite: int,
+    right: str,
+    points: int,
+    checksums: int = 0,
+) -> Verdict:
+    """Return the verdict on a result, given its worst deviation.
+
+    Args:
+        worst: the worst deviation.
+        allowed: the tolerance.
+        elements: number and name of the elements.
+        unwritten: number of elements that are NaN.
+        infinite: number of infinite elements.
+        right: how a right result was compared.
+        points: number of elements that were recomputed.
+        checksums: number of checksums that were compared.
+    """
+    finite = math.isfinite(worst.error)
+    correct = finite and worst.error <= allowed and not (unwritten or infinite)
+    detail = f"{worst.where} is {worst.got:.7g}, expected {worst.expected:.7g}"
     if unwritten:
-        detail = f"{unwritten} of {output.size} elements of {role} never written (NaN)"
+        detail = f"{unwritten} of {elements} never written (NaN)"
     elif infinite:
-        detail = f"{infinite} of {output.size} elements of {role} infinite"
-    elif finite and worst.error <= allowed:
-        parts = [f"all {output.size} elements by {compared.checksums} checksums"]
-        if compared.points == output.size:
-            parts = []
-        detail = ", ".join([*parts, f"{compared.points} of {output.size} elements recomputed"])
-    else:
-        detail = f"{worst.where} is {worst.got:.7g}, expected {worst.expected:.7g}"
+        detail = f"{infinite} of {elements} infinite"
+    elif correct:
+        detail = right
     return Verdict(
-        status="ok" if finite and worst.error <= allowed else "failed",
+        status="ok" if correct else "failed",
         rel_error=worst.error if finite else None,
         tolerance=allowed,
         detail=detail,
         unwritten=unwritten,
-        points=compared.points,
-        checksums=compared.checksums,
+        points=points,
+        checksums=checksums,
     )
 
 

@@ -23,7 +23,7 @@ from pydlbench.ops.op import Layer
 from pydlbench.ops.table import build_layer
 from pydlbench.ops.windows import on_padded_images
 from pydlbench.records.measurement import KernelSpec
-from pydlbench.verification.inputs import round_to, smallest_normal
+from pydlbench.verification.inputs import make_bias, smallest_normal
 from pydlbench.verification.verify import Verdict, tolerance, verify
 
 # Number of the random stream of a fused bias.
@@ -57,12 +57,9 @@ def is_random(spec: KernelSpec) -> bool:
 
 def fused_inputs(spec: KernelSpec, seed: int) -> dict[str, NDArray[np.float32]]:
     """Return the additional input of a case with a fused bias: one value per channel."""
-    layer = spec.layer
     if spec.fuse != "bias" or spec.pass_ == "backward-weights":
         return {}
-    count = layer.out_channels if layer.op == "conv" else layer.n
-    rng = np.random.Generator(np.random.SFC64(np.random.SeedSequence([seed, _BIAS_STREAM])))
-    return {"bias": round_to(spec.precision, rng.uniform(-1, 1, count))}
+    return {"bias": make_bias(spec.layer, spec.precision, seed, _BIAS_STREAM)}
 
 
 def judge(

@@ -12,11 +12,13 @@ from pydlbench.backends.base import Preparation
 from pydlbench.backends.native.inputs import RecentInputs
 from pydlbench.errors import PrimitiveError, UnsupportedError
 from pydlbench.records.measurement import KernelSpec, fewer_flops, kernel_name
+from pydlbench.verification.checksums import Deviation
 from pydlbench.verification.verify import (
     FAST_ACCUMULATOR,
     TENSOR_ACCUMULATOR,
     Verdict,
     tolerance,
+    verdict_on,
     verify,
 )
 
@@ -84,45 +86,39 @@ _MIN_SAMPLE_S = 50e-6
 _MAX_EXECUTIONS = 64
 
 
-class _EventTimedPlan:
-    """A plan that is timed between events, in the spec's cache state."""
+class _TimedPlan:
+    """A plan under the clock: between events, or in a CUDA graph of several executions.
 
-    def __init__(self, kernel: _cuda.Kernel, details: dict[str, Any], hot: bool) -> None:
-        self._kernel = kernel
-        self._details = details
-        self._hot = hot
+    Args:
+        kernel: the plan's kernel.
+        details: details of the candidate, in which timeouts of the launch gate are counted.
+        hot: whether a sample between events may consist of several executions.
+        graph: take one sample, the mean of as many executions as samples between events would have,
+            as the row will.
+    """
+
+    def __init__(
+        self, kernel: _cuda.Kernel, details: dict[str, Any], *, hot: bool, graph: bool = False
+    ) -> None:
+        self._kernel, self._details = kernel, details
+        self._hot, self._graph = hot, graph
         self._inner = 1
+        if graph:
+            self._fit(self.seconds(1))
 
     def seconds(self, samples: int, untimed: int = 0) -> Sequence[float]:
-        """Return times; samples of hot kernels may consist of several executions."""
-        raw = self._kernel.sample(samples, self._inner, untimed)
+        """Return times of an execution."""
+        counts = (1, samples * self._inner) if self._graph else (samples, self._inner)
+        raw = self._kernel.sample(*counts, untimed)
         self._details["gate_timeouts"] += raw["gate_timeouts"]
         seconds: list[float] = raw["seconds"].tolist()
-        if self._hot:
-            self._inner = _executions(min(seconds))
+        if self._hot and not self._graph:
+            self._fit(seconds)
         return seconds
 
-
-class _GraphTimedPlan:
-    """A plan that is timed in a CUDA graph of several executions, as the row will time it."""
-
-    def __init__(self, kernel: _cuda.Kernel, details: dict[str, Any]) -> None:
-        self._kernel = kernel
-        self._details = details
-        self._inner = 1
-        self._inner = _executions(self.seconds(1)[0])
-
-    def seconds(self, samples: int, untimed: int = 0) -> Sequence[float]:
-        """Return one time, the mean of as many executions as samples between events would have."""
-        raw = self._kernel.sample(1, samples * self._inner, untimed)
-        self._details["gate_timeouts"] += raw["gate_timeouts"]
-        seconds: list[float] = raw["seconds"].tolist()
-        return seconds
-
-
-def _executions(seconds: float) -> int:
-    """Return the number of executions per sample."""
-    return max(1, min(_MAX_EXECUTIONS, math.ceil(_MIN_SAMPLE_S / max(seconds, 1e-7))))
+    def _fit(self, seconds: Sequence[float]) -> None:
+        fitting = math.ceil(_MIN_SAMPLE_S / max(min(seconds), 1e-7))
+        self._inner = max(1, min(_MAX_EXECUTIONS, fitting))
 
 
 class CudaAutotuner(autotune.Autotuner):
@@ -193,10 +189,10 @@ class CudaAutotuner(autotune.Autotuner):
         kernel: _cuda.Kernel = candidate.kernel
         return kernel
 
-    def runnable(self, candidate: autotune.KernelCandidate) -> _EventTimedPlan:
+    def runnable(self, candidate: autotune.KernelCandidate) -> _TimedPlan:
         """Make a plan runnable."""
         kernel = self.kernel(candidate)
-        return _EventTimedPlan(kernel, candidate.details, hot=self._spec.cache == "hot")
+        return _TimedPlan(kernel, candidate.details, hot=self._spec.cache == "hot")
 
     def finalist(self, candidate: autotune.KernelCandidate) -> autotune.Runnable:
         """Make a plan runnable as the row times it.
@@ -208,7 +204,7 @@ class CudaAutotuner(autotune.Autotuner):
         if self.timing == "cuda-graph" and self._spec.cache == "hot":
             try:
                 kernel = _cuda.Kernel(candidate.source, self._arena, "hot", self.timing)
-                return _GraphTimedPlan(kernel, candidate.details)
+                return _TimedPlan(kernel, candidate.details, hot=True, graph=True)
             except (PrimitiveError, UnsupportedError) as error:
                 if self._spec.timing == "cuda-graph":
                     raise
@@ -327,31 +323,19 @@ def judge(comparison: _cuda.Comparison, precision: str, accumulate: str, algorit
         accumulate: format of the partial sums.
         algorithm: the plan's name; Winograd and FFT get a larger tolerance.
     """
-    count = comparison["elements"]
-    allowed = 0.0
-    if comparison["terms"]:
-        allowed = tolerance(precision, comparison["terms"], accumulate, algorithm)
-    error = comparison["max_error"]
-    correct = math.isfinite(error) and error <= allowed
-    if comparison["unwritten"]:
-        correct = False
-        detail = f"{comparison['unwritten']} of {count} elements never written (NaN)"
-    elif comparison["infinite"]:
-        correct = False
-        detail = f"{comparison['infinite']} of {count} elements infinite"
-    elif correct:
-        detail = f"all {count} elements recomputed on the device"
-    else:
-        place = ", ".join(map(str, comparison["where"]))
-        detail = (
-            f"element [{place}] is {comparison['got']:.7g}, expected {comparison['expected']:.7g}"
-        )
-    return Verdict(
-        status="ok" if correct else "failed",
-        rel_error=error if math.isfinite(error) else None,
-        tolerance=allowed,
-        detail=detail,
+    count, terms = comparison["elements"], comparison["terms"]
+    worst = Deviation(
+        error=comparison["max_error"],
+        where=f"element [{', '.join(map(str, comparison['where']))}]",
+        got=comparison["got"],
+        expected=comparison["expected"],
+    )
+    return verdict_on(
+        worst,
+        tolerance(precision, terms, accumulate, algorithm) if terms else 0.0,
+        elements=f"{count} elements",
         unwritten=comparison["unwritten"],
+        infinite=comparison["infinite"],
+        right=f"all {count} elements recomputed on the device",
         points=count,
-        checksums=0,
     )

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
-from pydlbench.errors import UnsupportedError
-from pydlbench.verification.inputs import make_inputs, round_to, significand_bits
-
-if TYPE_CHECKING:
-    from pydlbench.records.measurement import KernelSpec
+from pydlbench.records.measurement import KernelSpec
+from pydlbench.verification.inputs import make_bias, make_inputs, significand_bits
 
 # The bias of a fused kernel has its own random stream.
 _BIAS_STREAM = 7
@@ -34,9 +30,6 @@ class RecentInputs:
         Args:
             spec: the spec; a fused bias is included.
             seed: seed of the random numbers.
-
-        Raises:
-            UnsupportedError: the layer has no bias to fuse.
         """
         # Formats with the same number of significand bits have the same uniform values.
         bits = significand_bits(spec.precision)
@@ -51,20 +44,6 @@ class RecentInputs:
             self._key = key
         inputs = dict(self._cached)
         if spec.fuse == "bias-relu":
-            inputs["bias"] = _bias(spec, seed)
+            bias = make_bias(spec.layer, spec.precision, seed, _BIAS_STREAM)
+            inputs["bias"] = bias.reshape((1, -1, 1, 1) if spec.layer.op == "conv" else (1, 1, -1))
         return inputs
-
-
-def _bias(spec: KernelSpec, seed: int) -> NDArray[np.float32]:
-    """Return one random value per output channel, or per column of a product."""
-    layer = spec.layer
-    shape: tuple[int, ...]
-    if layer.op == "conv":
-        count, shape = layer.out_channels, (1, layer.out_channels, 1, 1)
-    elif layer.op == "gemm":
-        count, shape = layer.n, (1, 1, layer.n)
-    else:
-        raise UnsupportedError(f"--fuse {spec.fuse}: {layer.kind} has no bias")
-    rng = np.random.Generator(np.random.SFC64(np.random.SeedSequence([seed, _BIAS_STREAM])))
-    values = rng.uniform(-1, 1, count).astype(np.float32)
-    return round_to(spec.precision, values).reshape(shape)
