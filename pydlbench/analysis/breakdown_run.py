@@ -694,7 +694,7 @@ class _Rounds:
 
     def _fresh_step(self, key: str, kernel: RemoteKernel[StepFacts], number: int) -> Subject:
         """Return a step in a process that is new in this round."""
-        policy = Policy(budget_s=STEP_BUDGET_S, visits=self._bench.rounds)
+        policy = Policy(budget_s=STEP_BUDGET_S, visits=self._coarse + self._bench.rounds)
         return Subject(
             key=key,
             sample=kernel.sample,
