@@ -18,6 +18,7 @@ from pydlbench.cli.sweep import read_file, table_keys
 from pydlbench.errors import UsageError
 from pydlbench.models import model_names
 from pydlbench.models.catalog import find_layers
+from pydlbench.ops.descriptor import parse_problem
 from pydlbench.records.documents import DOCUMENTS
 from pydlbench.report.drawing import DARK, LIGHT
 from pydlbench.runner.sweep import parse_sweep
@@ -114,6 +115,15 @@ def test_enough_commands_are_found():
 def test_the_commands_of_a_page_are_understood(page):
     for line in COMMAND_LINES[page]:
         parse(line)
+
+
+def test_the_descriptors_of_pages_are_understood():
+    form = r"`((?:[a-z-]+:)*(?:(?:[a-z]+[0-9]+_?){3,}|[0-9]+(?:x[0-9]+)+(?::[0-9]+(?:x[0-9]+)*)*))`"
+    found = [text for page in SHOWN for text in re.findall(form, prose(page))]
+    assert {"ic8ih2oc8oh1kh1ph0", "lstm:d2t25mb32slc64dhc128"} <= set(found)
+    for text in found:
+        if ":" in text or "x" not in text:  # a shape alone is no layer
+            parse_problem(text, pool="max")
 
 
 def test_a_command_that_is_wrong_would_be_found():

@@ -87,7 +87,8 @@ _KNOWN_VALUES: Final = {
     **dict.fromkeys(("with-peephole", "with-projection"), "false|0"),
     "direction": "left2right|concat",
     "flags": "[GCHO]*",
-    "encoding": "",
+    **dict.fromkeys(("encoding", "grouped"), ""),
+    "stag": "any|ab(c(d(ef?)?)?)?x?",  # of products: an order that is not transposed
     "scales": "1(:1)*",
 }
 _TYPES: Final = ("dt", "sdt", "ddt", "cfg")
@@ -102,7 +103,6 @@ _HONOURED: Final = (
     "t",
     "axis",
     "wtag",
-    "grouped",
 )
 
 
@@ -231,11 +231,6 @@ class ListEntry:
         for key, values in self.options.items():
             if not any(re.fullmatch(_KNOWN_VALUES.get(key, ".*"), value) for value in values):
                 changed.append(key)
-        if set(map(_order, self.options.get("stag", ()))) == {"nk"}:
-            changed.append("stag")
-        groups = ",".join(self.options.get("grouped", ())).rpartition(":")[2].split(",")
-        if len(set(groups)) > 1:
-            changed.append("grouped")
         text = " ".join(f"--{key}={','.join(self.options[key])}" for key in changed)
         return tuple(_PRECISIONS[name] for name in _PRECISIONS if name in common), text
 
@@ -337,7 +332,7 @@ def read_list(
     if path in opened:
         raise UsageError(f"{argument}: includes itself; nearest: leave the line out")
     folder = path.resolve().parent.name
-    driver = folder if folder in (*_DRIVERS, *_WITHOUT_OP) else ""
+    driver = (folder if folder in (*_DRIVERS, *_WITHOUT_OP) else "") if op is None else op
     number, end = 1, 0
     for match in _WORD.finditer(text):
         number += text.count("\n", end, match.start())
@@ -348,15 +343,13 @@ def read_list(
         if not word:
             continue
         if not word.startswith("--"):
-            yield ListEntry(
-                text=word, where=where, op=driver if op is None else op, options=dict(options)
-            )
+            yield ListEntry(text=word, where=where, op=driver, options=dict(options))
         elif name == "reset":
             options.clear()
         elif name == "batch":
             inner = path.parent / value
             yield from read_list(inner, f"{where}{word}", op, options, ignored, (*opened, path))
-        elif name in _HONOURED or (name, driver) == ("stag", "matmul"):
+        elif name in _HONOURED and (name != "stag" or driver == "matmul"):
             options[name] = tuple(value.split(","))
         else:
             ignored[word] = None

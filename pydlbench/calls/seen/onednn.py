@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from pydlbench.calls import elementwise, products, rows, windows
+from pydlbench.calls import elementwise, products, rows
 from pydlbench.calls.meaning import (
     LayerPass,
     Meaning,
@@ -185,6 +185,7 @@ def _bytes_of(dtype: str) -> float:
 
 _KINDS: Final = {
     **dict.fromkeys(("conv", "deconv"), "convolution"),
+    **dict.fromkeys(("resize:nearest", "resize:linear"), "resize"),
     "pool": "pooling",
     "gemm": "product",
 }
@@ -343,14 +344,8 @@ def _reorder(line: _Line) -> Meaning:
 
 
 def _resampling(line: _Line) -> Meaning:
-    sizes = line.sizes()
-    sides = [side for side in "dhw" if f"i{side}" in sizes]
-    source = (sizes["mb"], sizes["ic"], *(sizes[f"i{side}"] for side in sides))
-    out = [sizes.get(f"o{side}", sizes[f"i{side}"]) for side in sides]
-    taps = 1 if "nearest" in line.algorithm else 2
-    part = windows.resize(source, out, taps=taps, backward=line.backward)
-    values = [line.value(source)]
-    return complete(part, values, line.value((*source[:2], *out)).bytes)
+    layer = parse_problem(f"resize:{line.algorithm}:{line.problem}")
+    return _layer_meaning(layer, line.pass_, line.arithmetic, line)
 
 
 #: Op of the table (None if there is no layer) and number of gates, by oneDNN's name of the cell.
