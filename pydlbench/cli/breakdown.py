@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -160,26 +160,16 @@ class BreakdownTask(ModelTask):
         def advance(done: float, total: int, stage: str) -> None:
             view.advance(done, total, f"{step.framework} {step.mode}: {stage}")
 
-        result = None
-        try:
-            self.check(session)
-            for record in broken_down(
-                step,
-                session,
-                rounds=rounds,
-                known=lambda spec: known_kernel(spec, view),
-                keep=lambda spec, found: view.keep(kernel_result(self, spec, found)),
-                forecast=lambda spec: self._forecast(spec, session, view),
-                advance=advance,
-            ):
-                document = {"status": "ok", **record.to_dict()}
-                result = Result("breakdown", document, row, detail=record, so_far=True)
-                yield result
-        except PydlbenchError as error:
-            yield self.without_numbers(row, error)
-            return
-        assert result is not None, "at least one round was taken"
-        yield replace(result, so_far=False)
+        records = broken_down(
+            step,
+            session,
+            rounds=rounds,
+            known=lambda spec: known_kernel(spec, view),
+            keep=lambda spec, found: view.keep(kernel_result(self, spec, found)),
+            forecast=lambda spec: self._forecast(spec, session, view),
+            advance=advance,
+        )
+        yield from self.answers(session, row, records, status="ok")
 
     def _forecast(self, step: StepSpec, session: Any, view: View) -> ForecastRecord | str:
         """Return the forecast of a step, which is stored before anything is timed.

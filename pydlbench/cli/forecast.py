@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from pydlbench.cli.options import EXPLAIN, HOW, REPETITIONS, ExplainedStep, flag
 from pydlbench.cli.steps import ModelTask, code_limit, read_steps
-from pydlbench.errors import PydlbenchError
 from pydlbench.report.blocks import Block
 from pydlbench.runner.tasks import Result, Task, View
 
@@ -128,22 +127,14 @@ class ForecastTask(ModelTask):
         def keep(table: str, document: dict[str, Any], key: str) -> None:
             view.keep(Result(table, document, key=key))
 
-        result = None
-        try:
-            for record in forecasts(
-                *(step, session, view.store()),
-                measures=self.measures,
-                visits=self.visits,
-                keep=keep,
-                tell=tell,
-            ):
-                result = Result("forecast", record.to_dict(), row, detail=record, so_far=True)
-                yield result
-        except PydlbenchError as error:
-            yield self.without_numbers(row, error)
-            return
-        assert result is not None, "there is always a last one"
-        yield replace(result, so_far=False)
+        records = forecasts(
+            *(step, session, view.store()),
+            measures=self.measures,
+            visits=self.visits,
+            keep=keep,
+            tell=tell,
+        )
+        yield from self.answers(session, row, records)
 
 
 def stored_report(stored: Loaded) -> list[Block]:

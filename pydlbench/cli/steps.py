@@ -301,6 +301,30 @@ class ModelTask(Task):
         document |= {} if step.own is None else {"own": step.own.to_dict()}
         return Result(self.kind, document, row)
 
+    def answers(
+        self, session: Any, row: TaskRow, records: Iterator[Any], **head: Any
+    ) -> Iterator[Result]:
+        """Yield a row's answers so far and the last one; a result without numbers after an error.
+
+        Args:
+            session: session of the task.
+            row: row of this task.
+            records: records of the answers, the last one complete.
+            head: first fields of their documents.
+        """
+        result = None
+        try:
+            self.check(session)
+            for record in records:
+                document = head | record.to_dict()
+                result = Result(self.kind, document, row, detail=record, so_far=True)
+                yield result
+        except PydlbenchError as error:
+            yield self.without_numbers(row, error)
+            return
+        assert result is not None, "there is always a last one"
+        yield replace(result, so_far=False)
+
     def _with_framework(self, session: Any) -> Self:
         """Return the task with its steps in the framework of the model."""
         from pydlbench.steps.run import in_own_framework

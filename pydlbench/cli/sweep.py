@@ -29,7 +29,7 @@ from pydlbench.cli.terminal import tell
 from pydlbench.cli.values import assignments
 from pydlbench.errors import UsageError, nearest
 from pydlbench.grouping import group_by
-from pydlbench.report.blocks import Block, Heading, Headline, Lines, TableBlock, Title, run_lines
+from pydlbench.report.blocks import Block, Heading, Headline, Lines, TableBlock, run_lines
 from pydlbench.runner.sweep import Key, SweepFile, SweepTable, apply_rules, key_words, parse_sweep
 from pydlbench.runner.tasks import Result, Task
 from pydlbench.store.place import user_path
@@ -467,7 +467,7 @@ def _summary(file: SweepFile, results: Results) -> list[Block]:
     for table in file.tables:
         if outcomes := by_place.get(table.place):
             place = table.place.partition(": ")[2]
-            blocks.append(Title(f"{place}  {_count(outcomes)}"))
+            blocks.append(Heading([f"{place}  {_count(outcomes)}"]))
             blocks.append(_table_block(table.kind, results, outcomes))
     refused = [outcome for outcome in results.outcomes if outcome.status != "ok"]
     reasons = [f"{outcome.status}: {_label(outcome)}: {outcome.reason}" for outcome in refused]

@@ -18,13 +18,6 @@ Row = TypeVar("Row")
 
 
 @dataclass(frozen=True, slots=True)
-class Title:
-    """The title of a part of a report."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
 class Heading:
     """The measured subject with its settings, and the machine.
 
@@ -173,7 +166,7 @@ class Details:
     span: tuple[float, float] | None = None
 
 
-Block = Title | Heading | Lines | Facts | TableBlock | Figure | Details
+Block = Heading | Lines | Facts | TableBlock | Figure | Details
 
 
 def run_lines(run: RunRecord) -> Lines:

@@ -27,7 +27,6 @@ from pydlbench.report.blocks import (
     Headline,
     Lines,
     TableBlock,
-    Title,
 )
 from pydlbench.report.drawing import DARK, LIGHT, svg
 from pydlbench.version import __version__
@@ -116,8 +115,6 @@ class _Printer:
     def _elements(self, blocks: Iterable[Block]) -> Iterator[Element]:
         for block in blocks:
             match block:
-                case Title(text=text):
-                    yield _tag("h3", text)
                 case Heading(lines=lines, bold=bold):
                     parts = [" \N{MIDDLE DOT} ".join(_items(line)) for line in lines]
                     yield from map(_heading_line, parts, range(-bold, len(parts)))

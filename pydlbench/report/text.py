@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final, Self, TextIO
 
 from pydlbench.errors import UsageError, nearest
-from pydlbench.report.blocks import Block, Details, Facts, Figure, Heading, Lines, TableBlock, Title
+from pydlbench.report.blocks import Block, Details, Facts, Figure, Heading, Lines, TableBlock
 from pydlbench.store.place import user_path
 from pydlbench.units import cut, printable
 
@@ -135,8 +135,6 @@ def _block_text(block: Block, style: Style) -> str:
         return _table_text(block, style) if block.cells else ""
     if isinstance(block, Facts):
         return _facts_text(block, style)
-    if isinstance(block, Title):
-        return style.bold(block.text)
     if isinstance(block, (Figure, Details)):
         return ""
     lines, printed = list(block.lines), []
@@ -164,8 +162,6 @@ def _block_markdown(block: Block) -> str:
             parts += [f"**{markdown_text(block.above[begin])}**"] if begin in block.above else []
             parts.append(markdown_table(titles, cells[begin:end], right))
         return "\n\n".join(parts) if cells else ""
-    if isinstance(block, Title):
-        return f"### {markdown_text(block.text)}" if block.text else ""
     if isinstance(block, (Figure, Details)):
         return ""
     if isinstance(block, Facts):

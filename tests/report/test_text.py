@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from pydlbench.report.blocks import Facts, Heading, Lines, TableBlock, Title
+from pydlbench.report.blocks import Facts, Heading, Lines, TableBlock
 from pydlbench.report.text import Style, as_markdown, as_text, csv_text, markdown_table
 from pydlbench.units import printable
 
@@ -104,7 +104,6 @@ def test_facts_stand_behind_their_labels():
 
 def test_each_block_in_markdown():
     blocks = [
-        Title("Layers"),
         Heading(["what", "where"]),
         TABLE,
         Lines(["first", "second"], bold=1),
@@ -117,7 +116,6 @@ def test_each_block_in_markdown():
         f"| conv1 | 1.0 ms | 10 % | {'x' * 60} |\n| fc6 | 9.0 ms | 90 % | y |"
     )
     assert as_markdown(blocks).split("\n\n") == [
-        "### Layers",
         "what  \nwhere",
         table,
         "**first**",
