@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import msgspec
@@ -203,9 +205,13 @@ class ModelsTask(ModelTask, StepsTask):
 
     def measure_steps(self, session: Any, view: View) -> Iterator[Result]:
         """Compare the results of both steps, then time them in turn, and trace them."""
+        with tempfile.TemporaryDirectory() as name:
+            yield from self._measured(session, view, Path(name))
+
+    def _measured(self, session: Any, view: View, root: Path) -> Iterator[Result]:
         from pydlbench.compare.swaps import saving_of, time_alone
         from pydlbench.records.step import StepPreparation
-        from pydlbench.steps.agreement import agree_steps
+        from pydlbench.steps.agreement import agree_steps, agree_timed
         from pydlbench.steps.run import runs_in_turn
 
         specs = [row.spec for row in self.rows]
@@ -216,7 +222,10 @@ class ModelsTask(ModelTask, StepsTask):
             control = tuple(text.partition("=")[0] for text in swaps)
             specs.append(msgspec.structs.replace(specs[1], swaps=control))
         view.advance(0, len(specs), "results")
-        results = agree_steps(specs[:2], session)
+        results = agree_steps(specs[:2], session, root)
+        how = StepPreparation(checks=False)
+        if results.agreement is not None and not results.draws:
+            how = StepPreparation(checks=False, load=str(root / "A"), timed=str(root / "timed"))
 
         def changed(change: ModelChange) -> Result:
             key = f"{row_key(self, self.rows[0])}/change"
@@ -224,9 +233,10 @@ class ModelsTask(ModelTask, StepsTask):
 
         yield changed(ModelChange(results=results, untraced="the run ended before"))
         records: dict[int, StepRecord] = {}
+        change = ModelChange(results=results)
         for index, record in runs_in_turn(
             *(specs, session),
-            preparation=StepPreparation(checks=False),
+            preparation=how,
             trace=True,
             progress=view.advance,
         ):
@@ -241,6 +251,9 @@ class ModelsTask(ModelTask, StepsTask):
                 document = record.to_dict()
                 row = self.rows[index]
                 yield Result("step", document, row, detail=record, so_far=True)
+        view.advance(1, 1, "results of timed samples")
+        results = agree_timed(specs[0], session, root, results)
+        yield changed(msgspec.structs.replace(change, results=results))
         for index, row in enumerate(self.rows):
             yield Result("step", records[index].to_dict(), row, detail=records[index])
 

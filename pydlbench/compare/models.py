@@ -61,7 +61,9 @@ def compare_models(
     shared = sorted(a.keys() & b.keys())
     seconds = [[record.time.median] for record in records if record.time is not None]
     pair = RerunPair(
-        logs={number: math.log(b[number] / a[number]) for number in shared},
+        logs={}
+        if change.results.refused
+        else {number: math.log(b[number] / a[number]) for number in shared},
         seconds=(seconds[0], seconds[1]),
         libraries=(first.library, second.library),
     )
@@ -80,4 +82,4 @@ def compare_models(
         tuple(notes),
         CONFIDENCE,
     )
-    return dataclasses.replace(compared, change=change)
+    return dataclasses.replace(compared, change=change, refused=change.results.refused)

@@ -99,6 +99,8 @@ class StepAgreement(Record, frozen=True, kw_only=True):
         unchecked: why the results were not compared; None if they were.
         shared: number of B's weights and running statistics that took A's values.
         weights: numbers of weights and running statistics of A and B.
+        timed: number of timed samples whose outputs were compared, each with other inputs.
+        refused: steps that compute something else in timed samples.
         draws: whether a step draws random numbers, such as those of dropout, which may be others in
             the other step.
     """
@@ -107,6 +109,8 @@ class StepAgreement(Record, frozen=True, kw_only=True):
     unchecked: str | None = None
     shared: int = 0
     weights: tuple[int, ...] = (0, 0)
+    timed: int = 0
+    refused: tuple[str, ...] = ()
     draws: bool = False
 
     @property

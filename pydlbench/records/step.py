@@ -286,7 +286,10 @@ class StepPreparation(Record, frozen=True, kw_only=True):
         save: folder for output and gradients as ``.npy`` files, for a comparison with another
             framework's; None does not save them.
         load: folder that another step was saved in, whose weights and inputs a user's model takes,
-            where they have the same shapes; needs ``save``.
+            where they have the same shapes.
+        timed: folder for the result of a timed sample of a user's model, each with other inputs;
+            None keeps none.
+        replays: folders with such results of other processes, whose inputs the step is run with.
         disturbance: largest relative change of the weights, each changed by a random amount.
         folded: whether batch normalisations are folded into the convolutions before them; forward
             only.
@@ -295,6 +298,8 @@ class StepPreparation(Record, frozen=True, kw_only=True):
     checks: bool = True
     save: str | None = None
     load: str | None = None
+    timed: str | None = None
+    replays: tuple[str, ...] = ()
     disturbance: float = 0.0
     folded: bool = False
 
@@ -357,7 +362,7 @@ class StepKernel:
     def __init__(
         self, clock: HostClock, facts: StepFacts, traced: Callable[[], TracedSteps]
     ) -> None:
-        self._clock, self._record = clock, traced
+        self.clock, self._record = clock, traced
         self._traced: TracedSteps | None = None
         self.facts = facts
 
@@ -374,7 +379,7 @@ class StepKernel:
         """Time the requested samples."""
         if self._traced is not None and request.timing in TRACES:
             return self._traced.sample(request)
-        return self._clock.sample(request)
+        return self.clock.sample(request)
 
 
 # -----------------------------------------------------------------------------

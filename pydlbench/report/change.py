@@ -64,6 +64,8 @@ def change_report(comparison: Comparison, *, everything: bool = False) -> list[B
 def conclude(comparison: Comparison, change: ModelChange) -> list[str]:
     """Return the conclusion: first whether B computes something else, then its time."""
     results = change.results
+    if comparison.refused:
+        return [f"{text}." for text in comparison.refused]
     time = f"{ratio_sentence(comparison)}; {_results(results)}{_parts(comparison, change)}."
     swap = _swap(change.swap) if change.swap is not None else []
     if not results.differs:
@@ -155,6 +157,8 @@ def _about(results: StepAgreement) -> list[str]:
         lines.append(f"weights: {same} of B's are A's, by name and shape or by order{other}")
     if results.agreement is not None:
         lines.append(f"results: {results.agreement.check.detail}")
+        timed = quantity(results.timed, "timed step")
+        lines.append(f"{timed} compared, each with inputs of its own" if results.timed else "")
     if results.draws:
         lines.append("a step draws random numbers: with others, its results differ for that reason")
     return lines

@@ -6,7 +6,7 @@ import math
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -124,9 +124,11 @@ def _errors(first: Path, second: Path) -> tuple[float, float]:
 
 # First words of results that are no gradients.
 _RESULTS = (OUTPUT, "loss", "weights")
+# Results of timed samples have other inputs, whose errors may be larger than those of the first.
+_MAX_TIMES_TOLERANCE: Final = 10
 
 
-def agree_steps(steps: Sequence[StepSpec], session: Session) -> StepAgreement:
+def agree_steps(steps: Sequence[StepSpec], session: Session, root: Path) -> StepAgreement:
     """Run two steps once each, with the same weights and inputs, and compare their results.
 
     The second one takes the weights of the first that correspond
@@ -136,6 +138,7 @@ def agree_steps(steps: Sequence[StepSpec], session: Session) -> StepAgreement:
     Args:
         steps: A and B.
         session: provides the workers.
+        root: an empty folder, whose folder ``A`` then has A's weights and inputs.
 
     Raises:
         PydlbenchError: one of them cannot be run.
@@ -144,33 +147,65 @@ def agree_steps(steps: Sequence[StepSpec], session: Session) -> StepAgreement:
         return StepAgreement(
             unchecked="a model of the catalogue and a user's model do not share their weights"
         )
-    with tempfile.TemporaryDirectory() as name:
-        a, b, disturbed = (Path(name) / side for side in ("A", "B", "disturbed"))
-        facts = [_exchanged(steps[0], session, a), _exchanged(steps[1], session, b, a)]
-        values = [_shapes(folder / VALUES) for folder in (a, b)]
-        weights = [_beginning(WEIGHTS, shapes) for shapes in values]
-        shared = len(matching_tensors(weights[1], weights[0]))
-        about: dict[str, Any] = {"shared": shared, "weights": tuple(map(len, weights))}
-        inputs = [_beginning(INPUTS, shapes) for shapes in values]
-        if not _same_inputs(a / VALUES, b / VALUES, inputs):
-            given = " and ".join(_sizes(shapes) for shapes in inputs)
-            return StepAgreement(unchecked=f"the inputs differ: {given}", **about)
-        results = [_shapes(folder) for folder in (a, b)]
-        tensors = [[name for name in shapes if _is_result(name)] for shapes in results]
-        if tensors[0] != tensors[1]:
-            given = " and ".join(", ".join(each) for each in tensors)
-            return StepAgreement(unchecked=f"they return other tensors: {given}", **about)
-        names = _compared(*results)
-        allowed = _tolerance(steps[0].precision, weights[0], facts[0].parameters)
-        agreement = compare(a, b, names, allowed)
-        if agreement.check.status != "ok":
-            change = max(DISTURBANCE, 2.0 ** -significand_bits(steps[0].precision))
-            _exchanged(steps[0], session, disturbed, a, change)
-            floors = compare(a, disturbed, {name: name for name in names}).norms
-            agreement = msgspec.structs.replace(agreement, floors=floors)
-        return StepAgreement(
-            agreement=agreement, draws=any(DRAWS in each.notes for each in facts), **about
-        )
+    a, b, disturbed = (root / side for side in ("A", "B", "disturbed"))
+    facts = [_exchanged(steps[0], session, a), _exchanged(steps[1], session, b, a)]
+    values = [_shapes(folder / VALUES) for folder in (a, b)]
+    weights = [_beginning(WEIGHTS, shapes) for shapes in values]
+    shared = len(matching_tensors(weights[1], weights[0]))
+    about: dict[str, Any] = {"shared": shared, "weights": tuple(map(len, weights))}
+    inputs = [_beginning(INPUTS, shapes) for shapes in values]
+    if not _same_inputs(a / VALUES, b / VALUES, inputs):
+        given = " and ".join(_sizes(shapes) for shapes in inputs)
+        return StepAgreement(unchecked=f"the inputs differ: {given}", **about)
+    results = [_shapes(folder) for folder in (a, b)]
+    tensors = [[name for name in shapes if _is_result(name)] for shapes in results]
+    if tensors[0] != tensors[1]:
+        given = " and ".join(", ".join(each) for each in tensors)
+        return StepAgreement(unchecked=f"they return other tensors: {given}", **about)
+    names = _compared(*results)
+    allowed = _tolerance(steps[0].precision, weights[0], facts[0].parameters)
+    agreement = compare(a, b, names, allowed)
+    if agreement.check.status != "ok":
+        change = max(DISTURBANCE, 2.0 ** -significand_bits(steps[0].precision))
+        _exchanged(steps[0], session, disturbed, a, change)
+        floors = compare(a, disturbed, {name: name for name in names}).norms
+        agreement = msgspec.structs.replace(agreement, floors=floors)
+    return StepAgreement(
+        agreement=agreement, draws=any(DRAWS in each.notes for each in facts), **about
+    )
+
+
+def agree_timed(
+    step: StepSpec, session: Session, root: Path, known: StepAgreement
+) -> StepAgreement:
+    """Compare results of timed samples with those of A in a new process, from the same inputs.
+
+    Args:
+        step: A.
+        session: provides the worker.
+        root: folder of :func:`agree_steps`, with the results of timed samples in ``timed``.
+        known: the agreement of both steps.
+    """
+    folders = sorted(path.parent for path in root.glob("timed/[01]-*/names.txt"))
+    if known.agreement is None or not folders:
+        return known
+    session.renew()
+    how = StepPreparation(checks=False, load=str(root / "A"), replays=tuple(map(str, folders)))
+    prepare_step(step, session, preparation=how).release()
+    largest = max(known.agreement.tensors.values())
+    allowed = max(_MAX_TIMES_TOLERANCE * known.agreement.tolerance, 3 * largest)
+    refused: dict[str, str] = {}
+    for folder in folders:
+        names = dict.fromkeys(saved_results(folder / "expected"))
+        agreement = compare(folder / "expected", folder, {name: name for name in names}, allowed)
+        if agreement.wrong:
+            side, worst = "AB"[int(folder.name[0])], agreement.wrong[0]
+            does = f"it changes {worst}" if worst.startswith("input") else f"its {worst} is wrong"
+            refused[side] = (
+                f"{side} is not ranked: in a timed step {does}; every step must compute its "
+                "results from its inputs, before it returns"
+            )
+    return msgspec.structs.replace(known, timed=len(folders), refused=tuple(refused.values()))
 
 
 def _exchanged(

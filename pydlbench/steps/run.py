@@ -197,6 +197,9 @@ class _Turns:
         preparation = self._preparation
         if number:
             preparation = msgspec.structs.replace(preparation, checks=False)
+        if preparation.timed is not None:
+            place = f"{preparation.timed}/{index}-{number}"
+            preparation = msgspec.structs.replace(preparation, timed=place)
         try:
             kernel = prepare_step(step, session, preparation=preparation)
         except PydlbenchError as error:

@@ -206,7 +206,7 @@ def test_a_changed_model_has_the_weights_and_inputs_of_the_other_one(
         return SimpleNamespace(facts=facts, release=lambda: None)
 
     monkeypatch.setattr(agreement, "prepare_step", prepared)
-    found = agreement.agree_steps(steps, SimpleNamespace(renew=lambda: None))
+    found = agreement.agree_steps(steps, SimpleNamespace(renew=lambda: None), tmp_path / "values")
     assert found.shared == 4
     if wrong is None:
         assert "inputs differ" in found.unchecked

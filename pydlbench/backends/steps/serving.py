@@ -13,7 +13,9 @@ from pydlbench.backends.steps.definition import StepModel
 from pydlbench.backends.steps.device import step_kernel
 from pydlbench.backends.steps.inputs import Batch, make_batch, make_weights
 from pydlbench.backends.steps.registry import worker_of
+from pydlbench.backends.steps.timed_results import TimedResults
 from pydlbench.backends.steps.trace import TracedSteps
+from pydlbench.backends.steps.user_model import UserModel
 from pydlbench.errors import UsageError
 from pydlbench.models import build_model
 from pydlbench.models.graph import Model
@@ -55,6 +57,18 @@ def catalogue_model(
     return make(model, weights, spec, batch or make_batch(model, spec.seed))
 
 
+def _timed_results(
+    model: StepModel, backend: FrameworkBackend, preparation: StepPreparation
+) -> TimedResults | None:
+    """Replay the results of other processes; return what keeps those of this one, if requested."""
+    if not isinstance(model, UserModel) or backend.runtime is not None:
+        return None
+    timed = TimedResults(model, preparation.timed)
+    for folder in preparation.replays:
+        timed.replay(Path(folder))
+    return None if preparation.timed is None else timed
+
+
 def serve_step(
     backend: FrameworkBackend,
     spec: StepSpec,
@@ -81,7 +95,7 @@ def serve_step(
     with model:
         if preparation.folded:
             model.fold_normalisations()
-        if preparation.save is not None:
+        if preparation.save is not None or preparation.load is not None:
             model.exchange(preparation)
         result = model.run()
         model.synchronize()
@@ -92,6 +106,7 @@ def serve_step(
             model.save(Path(preparation.save), result)
         model_facts = model.facts(result)
         del result
+        timed = _timed_results(model, backend, preparation)
     environment = {**backend.describe(), **model_facts.pop("environment")}
     if spec.on_gpu:
         environment["gpu"] = model.gpu()
@@ -106,7 +121,8 @@ def serve_step(
         **model_facts,
     )
     # The clock never reads outputs, so that the operator has none.
-    operator: Any = SimpleNamespace(call=model.run, wait=model.synchronize)
+    call = model.run if timed is None else timed.call
+    operator: Any = SimpleNamespace(call=call, wait=model.synchronize)
 
     def traced() -> TracedSteps:
         with model:
@@ -116,4 +132,7 @@ def serve_step(
         # The model is also the context that sets the precision.
         return TracedSteps(tracer, model.run, backend.cpus, lambda: model)
 
-    return step_kernel(backend, operator, lambda: model, facts, traced)
+    kernel = step_kernel(backend, operator, lambda: model, facts, traced)
+    if timed is not None:
+        kernel.clock.around = timed.before, timed.after
+    return kernel

@@ -142,10 +142,11 @@ class FedModel(StepModel):
                 values = (values * change).astype(values.dtype)
             if name in pairs or disturbs:
                 self.tensors.assign(tensor, values)
-        save_results(
-            Path(str(preparation.save)) / VALUES,
-            ((name, self.tensors.host(tensor)) for name, tensor in own.items()),
-        )
+        if preparation.save is not None:
+            save_results(
+                Path(preparation.save) / VALUES,
+                ((name, self.tensors.host(tensor)) for name, tensor in own.items()),
+            )
 
     def save(self, folder: Path, result: Any) -> None:
         """Write the output's tensors, and all other results, of the first run."""

@@ -1,0 +1,81 @@
+"""Models that compute something else while they are timed are refused; honest ones are not."""
+
+import shutil
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("torch")
+
+from pydlbench.backends.steps.serving import serve_step
+from pydlbench.records.step import StepPreparation, StepSpec
+from pydlbench.steps import agreement
+from pydlbench.timing.chunk import ChunkRequest
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture
+def judged(backend_of, tmp_path, monkeypatch):
+    """Judge a planted model beside the honest one; return the agreement and B's seconds."""
+
+    def prepared(step, _, preparation):
+        kernel = serve_step(backend_of("torch"), step, preparation)
+        return SimpleNamespace(facts=kernel.facts, release=lambda: None, sample=kernel.sample)
+
+    monkeypatch.setattr(agreement, "prepare_step", prepared)
+    session = SimpleNamespace(renew=lambda: None)
+
+    def judge(kind, phase="forward"):
+        specs = []
+        for side, name in (("a", "Honest"), ("b", kind)):
+            path = shutil.copy(HERE / "planted_models.py", tmp_path / f"{side}{kind}.py")
+            words = {"model": f"{path}:build", "phase": phase, "options": {"kind": name}}
+            specs.append(StepSpec(**words))
+        known = agreement.agree_steps(specs, session, tmp_path)
+        seconds = ()
+        for index, spec in enumerate(specs):
+            timed = str(tmp_path / "timed" / f"{index}-0")
+            how = StepPreparation(checks=False, load=str(tmp_path / "A"), timed=timed)
+            kernel = serve_step(backend_of("torch"), spec, how)
+            seconds = kernel.sample(ChunkRequest(samples=5, untimed=2)).seconds
+        return agreement.agree_timed(specs[0], session, tmp_path, known), seconds
+
+    return judge
+
+
+@pytest.mark.parametrize("phase", ["forward", "training"])
+@pytest.mark.parametrize("kind", ["Honest", "InPlace"])
+def test_an_honest_model_is_accepted(judged, kind, phase):
+    found, seconds = judged(kind, phase)
+    assert (found.timed, found.refused, found.differs) == (2, (), False)
+    assert len(seconds) == 5
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("KeptByPointer", "output 1 is wrong"),
+        ("KeptByValue", "output 1 is wrong"),
+        ("OnlyTheFirstCalls", "output 1 is wrong"),
+        ("PartOfTheBatch", "output 1 is wrong"),
+        ("OnAThread", "output 1 is wrong"),
+        ("LazyResult", "output 1 is wrong"),
+        ("ChangesItsInput", "changes input 1"),
+    ],
+)
+def test_a_cheat_is_refused(judged, kind, words):
+    found, _ = judged(kind)
+    (only,) = found.refused
+    assert only.startswith("B is not ranked")
+    assert words in only
+
+
+def test_a_replaced_clock_changes_no_time(judged, monkeypatch):
+    monkeypatch.setattr(time, "perf_counter", time.perf_counter)
+    monkeypatch.setattr(time, "monotonic", time.monotonic)
+    found, seconds = judged("ReplacesTheClock")
+    assert found.refused == ()
+    assert min(seconds) > 0.003
