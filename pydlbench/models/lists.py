@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from pydlbench.errors import UnsupportedError, UsageError, nearest, nearest_file
+from pydlbench.errors import UnsupportedError, UsageError, nearest, nearest_file, unknown_word
 from pydlbench.ops import grammar
 from pydlbench.ops.descriptor import POOL_MODES, looks_like_problem, parse_problem
 from pydlbench.ops.op import Layer
@@ -170,15 +170,17 @@ class ListEntry:
             for sizes in variants:
                 variant = layer.replace(**{key: value for key, value in sizes.items() if value})
                 found[variant.with_batch(self._number("mb") or layer.batch)] = None
-        passes = (*options.get("dir", ()), *options.get("prop", ()))
+        names = (*options.get("dir", ()), *options.get("prop", ()))
+        passes = dict.fromkeys(_PASSES[name] for name in names if name in _PASSES)
+        if self.op == "bnorm" and options.get("flags"):
+            # The flag G says that statistics are given, as in inference.
+            given = "inference" if all("G" in flag for flag in options["flags"]) else "training"
+            passes = dict.fromkeys(
+                (pass_, given if pass_ == "forward" else kind) for pass_, kind in passes
+            )
         precisions, changed = self._precisions()
         return [
-            ListedLayer(
-                layer=layer,
-                passes=tuple(dict.fromkeys(_PASSES[name] for name in passes if name in _PASSES)),
-                precisions=precisions,
-                changed=changed,
-            )
+            ListedLayer(layer=layer, passes=tuple(passes), precisions=precisions, changed=changed)
             for layer in found
         ]
 
@@ -226,12 +228,15 @@ class ListEntry:
     def _precisions(self) -> tuple[tuple[str, ...], str]:
         """Return the precisions, and the options with which something else is computed."""
         types = {key: self.options[key] for key in _TYPES if key in self.options}
+        if "sdt" in types and self.op != "concat":
+            types.setdefault("ddt", ("f32",))  # benchdnn's default
         common = set.intersection(*map(_plain_types, types.values())) if types else set()
         changed = [] if common or not types else list(types)
         for key, values in self.options.items():
             if not any(re.fullmatch(_KNOWN_VALUES.get(key, ".*"), value) for value in values):
                 changed.append(key)
-        text = " ".join(f"--{key}={','.join(self.options[key])}" for key in changed)
+        given = {**self.options, **types}
+        text = " ".join(f"--{key}={','.join(given[key])}" for key in changed)
         return tuple(_PRECISIONS[name] for name in _PRECISIONS if name in common), text
 
 
@@ -293,9 +298,7 @@ def check_op(op: str | None) -> None:
         *(op.prefix.removesuffix(":") for op in OPS.values() if op.prefix),
     ]
     if op is not None and op not in known:
-        raise UsageError(
-            f"--op {op}: no such op; nearest: {', '.join(nearest(op, known) or _DRIVERS)}"
-        )
+        raise unknown_word(f"--op {op}: no such op", op, known)
 
 
 def read_list(

@@ -127,6 +127,24 @@ def test_options_hold_until_they_are_given_again(tmp_path):
     assert [line.partition(": ")[2] for line in lines] == ["ignored options: --skip-impl=ref"]
 
 
+@pytest.mark.parametrize(
+    ("options", "passes", "precisions", "changed"),
+    [
+        ("--dir=FWD_D,FWD_I --flags=CH", [("forward", "training")], (), ""),
+        ("--dir=FWD_D,BWD_DW --flags=GCH --dt=bf16", ["inference"] * 2, ("bf16",), ""),
+        ("--flags=CHR,CHA", [], (), "--flags=CHR,CHA"),
+        ("--sdt=bf16", [], (), "--sdt=bf16 --ddt=f32"),
+        ("--sdt=bf16,f32 --ddt=f32", [], ("fp32",), ""),
+        ("--dt=f16 --attr-scales=src:common:2", [], ("fp16",), "--attr-scales=src:common:2"),
+    ],
+)
+def test_passes_and_types_are_those_of_the_options(tmp_path, options, passes, precisions, changed):
+    (row,) = listed(tmp_path, f"{options} ic8ih3", driver="bnorm")
+    if "inference" in passes:
+        passes = [("forward", "inference"), ("backward-data", "inference")]
+    assert (list(row.passes), row.precisions, row.changed) == (passes, precisions, changed)
+
+
 def test_a_file_that_includes_itself_is_refused(tmp_path):
     with pytest.raises(UsageError, match="includes itself"):
         listed(tmp_path, "--batch=shapes")
