@@ -7,6 +7,7 @@ import json
 import random
 import shlex
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -362,6 +363,7 @@ def _names(rows: Sequence[SideRow]) -> list[str]:
     ]
     details = [_details(row) for row in rows]
     alike = group_by(range(len(rows)), plain.__getitem__)
+    times: Counter[str] = Counter()
     names = []
     for at, name in enumerate(plain):
         others = [details[other] for other in alike[name]]
@@ -370,11 +372,10 @@ def _names(rows: Sequence[SideRow]) -> list[str]:
             for what, value in details[at].items()
             if any(other.get(what) != value for other in others)
         ]
-        names.append(" ".join([name, *words]))
-    times = [names[: at + 1].count(name) for at, name in enumerate(names)]  # another budget
-    return [
-        f"{name} #{count}" if count > 1 else name for name, count in zip(names, times, strict=True)
-    ]
+        whole = " ".join([name, *words])
+        times[whole] += 1  # such as another budget
+        names.append(f"{whole} #{times[whole]}" if times[whole] > 1 else whole)
+    return names
 
 
 def _details(row: SideRow) -> dict[str, str]:
