@@ -33,7 +33,7 @@ from pydlbench.report.blocks import Block, Heading, Headline, Lines, TableBlock,
 from pydlbench.runner.sweep import Key, SweepFile, SweepTable, apply_rules, key_words, parse_sweep
 from pydlbench.runner.tasks import Result, Task
 from pydlbench.store.place import user_path
-from pydlbench.units import format_seconds, holding, per_second, percent, quantity
+from pydlbench.units import format_seconds, per_second, percent, quantity
 
 if TYPE_CHECKING:
     from pydlbench.runner.execute import Results
@@ -541,13 +541,12 @@ def _step(document: Mapping[str, Any]) -> str:
     from pydlbench.records.user_model import rate_unit
     from pydlbench.report.runs import time_text
 
-    rate, unit = document.get("images_per_s"), rate_unit(document.get("own"))
-    words = {
-        time_text(document["time_s"]): True,
-        f"{per_second(rate or 0.0)} {unit}": rate,
-        "contended": document.get("contended"),
-    }
-    return ", ".join(holding(words))
+    words = [time_text(document["time_s"])]
+    if rate := document.get("images_per_s"):
+        words.append(f"{per_second(rate)} {rate_unit(document.get('own'))}")
+    if document.get("contended"):
+        words.append("contended")
+    return ", ".join(words)
 
 
 def _breakdown(document: Mapping[str, Any]) -> str:

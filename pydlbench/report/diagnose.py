@@ -16,7 +16,6 @@ from pydlbench.report.columns import device_name
 from pydlbench.report.figures.bars import Bar, bars
 from pydlbench.units import (
     format_seconds,
-    holding,
     merge_notes,
     per_second,
     percent,
@@ -88,19 +87,19 @@ def what(run: RunRecord, diagnosis: Diagnosis) -> list[str]:
         *(f"{name}={value}" for name, value in spec.options.items()),
         f"{who}, {layout}" if chosen else who,
     )
-    # The rounds of one process scatter less than processes do.
-    whole = time is not None and time.half_width is not None and time.processes != 1
-    half = f" +- {percent(time.half_width)}" if time and whole else " in one process"
-    measured = f"{step.status}: {step.reason}"
-    if time is not None:
-        measured = f"{format_seconds(time.median)}{half}, n = {time.n}{_beside(diagnosis)}"
-    second = {
-        device_name(run.device): True,
-        quantity(step.threads or 0, "thread"): step.threads,
-        f"step {measured}": True,
-        f"{per_second(step.images_per_s or 0.0)} {rate_unit(spec.own)}": step.images_per_s,
-    }
-    return ["  ".join(first), "  ".join(holding(second))]
+    second = [device_name(run.device)]
+    if step.threads:
+        second.append(quantity(step.threads, "thread"))
+    if time is None:
+        second.append(f"step {step.status}: {step.reason}")
+    else:
+        # The rounds of one process scatter less than processes do.
+        whole = time.half_width is not None and time.processes != 1
+        half = f" +- {percent(time.half_width)}" if whole else " in one process"
+        second.append(f"step {format_seconds(time.median)}{half}, n = {time.n}{_beside(diagnosis)}")
+    if step.images_per_s:
+        second.append(f"{per_second(step.images_per_s)} {rate_unit(spec.own)}")
+    return ["  ".join(first), "  ".join(second)]
 
 
 def _beside(diagnosis: Diagnosis) -> str:

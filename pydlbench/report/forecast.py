@@ -18,7 +18,6 @@ from pydlbench.report.columns import device_name
 from pydlbench.units import (
     Scale,
     format_seconds,
-    holding,
     known_text,
     merge_notes,
     percent,
@@ -123,20 +122,16 @@ def _where(run: RunRecord, record: ForecastRecord) -> str:
 def sources(record: ForecastRecord) -> str:
     """Return the sources of the operators' times, and the age of the oldest."""
     number = record.stored + record.measured + record.missing
-    oldest = known_text(
-        record.oldest_utc if record.stored else None,
-        lambda then: f" (the oldest {age(then, record.created_utc)} old)",
-    )
-    share = f"{percent(record.missing_calls)} of the calls" + known_text(
-        record.missing_bytes, lambda fraction: f", {percent(fraction)} of the bytes"
-    )
-    parts = {
-        f"{record.calls} calls of {number} distinct operators: {record.stored} from the store"
-        f"{oldest}": True,
-        f"{record.measured} measured now": True,
-        f"{record.missing} without a row ({share})": record.missing,
-    }
-    return ", ".join(holding(parts))
+    parts = [f"{record.calls} calls of {number} distinct operators: {record.stored} from the store"]
+    if record.stored and record.oldest_utc:
+        parts[0] += f" (the oldest {age(record.oldest_utc, record.created_utc)} old)"
+    parts.append(f"{record.measured} measured now")
+    if record.missing:
+        share = f"{percent(record.missing_calls)} of the calls"
+        if record.missing_bytes is not None:
+            share += f", {percent(record.missing_bytes)} of the bytes"
+        parts.append(f"{record.missing} without a row ({share})")
+    return ", ".join(parts)
 
 
 def parts_line(record: ForecastRecord, scale: Scale) -> str:
