@@ -288,15 +288,15 @@ class ProbedDevice(abc.ABC):
         A cache without a probe has infinite bandwidth, but its capacity counts.
 
         Args:
-            names: levels whose bandwidths count; None for all levels that were probed. The memory
-                always counts.
+            names: levels whose bandwidths count; None for all levels that were probed. Without the
+                memory all bytes must fit into the caches.
 
         Raises:
-            UnsupportedError: the bandwidth of the memory was not probed.
+            UnsupportedError: the bandwidth of the memory counts, and was not probed.
         """
 
         def level(name: str, capacity: float) -> MemoryLevel:
-            counts = names is None or name in names or name == "memory"
+            counts = names is None or name in names
             bandwidth = self.bandwidth(name) if counts else None
             return MemoryLevel(
                 name=name,
@@ -306,7 +306,8 @@ class ProbedDevice(abc.ABC):
                 disturbance=None if bandwidth is None else bandwidth.disturbance,
             )
 
-        self.best_bandwidth("memory")  # raises if there is none
+        if names is None or "memory" in names:
+            self.best_bandwidth("memory")  # raises if there is none
         near = [level(name, size) for name, size in self.caches().items() if size is not None]
         return (*near, level("memory", math.inf))
 

@@ -38,7 +38,7 @@ from pydlbench.workers.host import RemoteKernel
 # Maximum number of traced steps. At least LEAST_ROUNDS are traced, as many as there are processes.
 # Short steps are traced for some seconds; long steps as often as fits into half a minute.
 _MAX_ROUNDS: Final = 18
-_SHORT_STEPS_S: Final = 4.0
+_SHORT_STEPS_S: Final = 2.5
 _LONG_STEPS_S: Final = 30.0
 # Rounds that give the time of a round and the cost of tracing; more follow if that seems high.
 _FIRST_ROUNDS: Final = 2
@@ -421,8 +421,12 @@ def limits_of(
     found = dict.fromkeys(map(precision_of, meanings.values()))
     wanted = [precision for precision in found if precision in CPU_PRECISIONS]
     try:
-        device = session.devices.cpu(wanted, ROOF_PATTERNS, LEVELS)
-        bandwidths = device.levels(LEVELS)
+        # A probe of the memory maps several times the last cache, which takes seconds.
+        most = max((moved_bytes(meaning) or 0 for meaning in meanings.values()), default=0)
+        fits = most <= session.cache_bytes()
+        levels = [level for level in LEVELS if not (fits and level == "memory")]
+        device = session.devices.cpu(wanted, ROOF_PATTERNS, levels)
+        bandwidths = device.levels(levels)
     except PydlbenchError as error:  # the times are valid without limits
         refused.append(f"no limit: {' '.join(str(error).split())}")
         return lambda _: None
