@@ -463,13 +463,11 @@ def observe(
         estimate=estimate(wanted, rows),
         native=native_sum(wanted, rows),
     )
-    lacking = seen.estimate.missing
-    names = [f"{row['layer']} {row['pass']}" for row in lacking]
-    reasons = group_by(range(len(names)), lambda place: str(lacking[place]["reason"]))
-    notes = [
-        f"no native row: {some_names([names[place] for place in same])}: {reason}"
-        for reason, same in reasons.items()
-    ]
+    notes = []
+    lacking = group_by(seen.estimate.missing, lambda row: str(row["reason"]))
+    for reason, same in lacking.items():
+        names = dict.fromkeys(f"{row['layer']} {row['pass']}" for row in same)
+        notes.append(f"no native row: {some_names(list(names))}: {reason}")
     if model is None:
         notes.append(capabilities.declaration(spec.framework).steps.limitation)
     if step.contended:

@@ -297,7 +297,7 @@ def _size(seconds: float, low: float | None, high: float | None, step_s: float) 
     if low is not None and 0.0 < low < _MIN_SUPPORTED * seconds:
         share = f"at least {percent(low / step_s)}"
     between = interval_text(low, high, scale)
-    return f"{share} of the step, {scale.text(seconds)} (95 % {between}),"
+    return f"{share} of the step, {scale.text(seconds)} (95 % {between})"
 
 
 def _diagnose(record: BreakdownRecord) -> str:
@@ -313,7 +313,8 @@ def _losses(record: BreakdownRecord) -> list[LostTime]:
         if term.kind != "limit" and term.share >= MIN_NAMED_SHARE:
             detail = f" ({term.detail})" if term.detail else ""
             size = _size(term.seconds, term.ci_low, term.ci_high, step_s)
-            text = ", ".join(filter(None, [f"{size} is {term.term}", _MEANINGS.get(term.term)]))
+            what = ", ".join(filter(None, [term.term, _MEANINGS.get(term.term)]))
+            text = f"{size}: {what}"
             text = "; ".join([text + detail, *_overstated(record, term, scale)])
             losses.append(LostTime(term.seconds, term.ci_low, text, _diagnose(record)))
     for other in record.alternatives:
@@ -322,7 +323,7 @@ def _losses(record: BreakdownRecord) -> list[LostTime]:
         variables = ALLOCATOR_VARIABLES.get(other.change, {})
         setting = " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items())
         text = (
-            f"{_size(other.saved, other.ci_low, other.ci_high, step_s)} is saved with "
+            f"{_size(other.saved, other.ci_low, other.ci_high, step_s)}, is saved with "
             f"{other.change}: it then takes {scale.text(other.median)} and is "
             f"{number((other.median + other.saved) / other.median, 2)}x as fast"
         )

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from pydlbench.timing.chunk import Chunk, GpuReadings
 from pydlbench.timing.policy import Policy
+from pydlbench.units import format_seconds
 
 # -----------------------------------------------------------------------------
 # Interference. No sample is dropped because of its time: a kernel's times may be bimodal by nature.
@@ -60,7 +61,8 @@ def describe_interference(
         return shared
     if wait_s > max(policy.chunk_wait_fraction * wall_s, policy.chunk_wait_floor_s):
         switches = f" ({involuntary} involuntary switches)" if involuntary else ""
-        return f"waited {wait_s * 1e3:.3g} ms of {wall_s * 1e3:.3g} ms for a CPU{switches}"
+        waited, whole = format_seconds(wait_s), format_seconds(wall_s)
+        return f"waited {waited} of {whole} for a CPU{switches}"
     # Half a tick of slack: sums of ticks are floats.
     steal_limit = (policy.chunk_steal_ticks - 0.5) * policy.steal_tick_s
     if steal_s >= max(steal_limit, policy.chunk_steal_fraction * wall_s):

@@ -23,8 +23,8 @@ def test_nothing_is_quiet():
     ("changes", "words"),
     [
         ({"fma": 0.51}, "51%"),
-        ({"wait_s": 0.0277}, "waited 27.7 ms of 50 ms"),
-        ({"wait_s": 0.003}, "3 ms of 50 ms"),
+        ({"wait_s": 0.0277}, "waited 27.7 ms of 50.0 ms"),
+        ({"wait_s": 0.003}, "3.00 ms of 50.0 ms"),
         ({"wait_s": 0.003, "involuntary": 4}, "(4 involuntary switches)"),
         ({"steal_s": 0.02}, "20 ms of 50 ms to the hypervisor"),
         ({"disturbance": "too hot"}, "too hot"),
