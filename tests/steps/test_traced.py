@@ -91,7 +91,7 @@ def test_of_two_rounds_that_differ_a_share_is_anything_and_of_one_it_has_no_inte
     [
         (4, None),  # in the first cache, which is not probed
         (1000, (1000 * (16 + 8 + 16) - 1000) / 1e9),  # rows, indices and result; from the second
-        (100_000, (100_000 * (16 + 8 + 16) - 1000 - 1e6) / 1e8),  # from the memory
+        (50_000, (50_000 * (16 + 8 + 16) - 1000 - 1e6) / 1e8),  # from the memory
         (0, 0.0),  # a view moves nothing
     ],
 )
