@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -427,6 +428,9 @@ def limits_of(
         levels = [level for level in LEVELS if not (fits and level == "memory")]
         device = session.devices.cpu(wanted, ROOF_PATTERNS, levels)
         bandwidths = device.levels(levels)
+        if all(level.bytes_per_s == math.inf for level in bandwidths):  # no cache has a probe
+            device = session.devices.cpu(wanted, ROOF_PATTERNS, LEVELS)
+            bandwidths = device.levels(LEVELS)
     except PydlbenchError as error:  # the times are valid without limits
         refused.append(f"no limit: {' '.join(str(error).split())}")
         return lambda _: None

@@ -135,6 +135,26 @@ def test_what_only_moves_bytes_is_held_against_the_caches_that_were_probed(count
     assert ["faster than possible" in reason for reason in refused] == [True]
 
 
+def test_without_a_probe_of_a_cache_all_bytes_come_from_the_memory():
+    signature = "aten.relu.default(float32[1000](1))"
+    call = ProgramCall(
+        operator="aten.relu", module="relu", direction="forward", signature=signature, bytes=8000
+    )
+
+    def levels(names):
+        rate = 1e8 if "memory" in names else inf
+        return (
+            MemoryLevel(name="l1", capacity=1000, bytes_per_s=inf),
+            MemoryLevel(name="memory", capacity=inf, bytes_per_s=rate),
+        )
+
+    device = SimpleNamespace(levels=levels, limits=lambda _: SimpleNamespace(measured=1e12))
+    session = SimpleNamespace(
+        devices=SimpleNamespace(cpu=lambda *_: device), cache_bytes=lambda: 1e6
+    )
+    assert limits_of([call], session, [])(call) == pytest.approx(7000 / 1e8)
+
+
 def test_a_module_has_a_limit_where_nearly_all_of_its_calls_have_one():
     limits = {"convolution": 0.002, "convolution_backward": 0.004}
     found = in_context(
