@@ -29,7 +29,7 @@ _MAX_CHARACTERS: Final = 1 << 24  # maximum size of a list of layers
 # Benchdnn's drivers and their options.
 
 _CONVOLUTIONS: Final = ("direct", "auto", "wino", "winograd")
-# What the library's names of algorithms have in addition to benchdnn's.
+# The affixes in the library's names of algorithms, which benchdnn's lack.
 _AFFIXES: Final = re.compile(
     "^(?:convolution|deconvolution|pooling|eltwise|binary|reduction|resampling|softmax)_(?=.)"
     "|_(?:use_)?dst(?:_for_bwd)?$"

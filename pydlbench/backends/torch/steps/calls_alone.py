@@ -123,7 +123,8 @@ def prepare_calls(
     def make(text: str) -> CallOperator:
         call = CallOperator(parse(text), device, seed, wait, (operands or {}).get(text))
         call.run()
-        call.settle()  # as before each later run
+        with below_autograd():
+            call.settle()  # as before each later run
         return call
 
     return prepare_operators(signatures, make)
