@@ -75,7 +75,7 @@ def _blocks(run: RunRecord, document: Mapping[str, Any], explain: bool) -> list[
         Headline([conclusion, f"next: pydlbench {shlex.join(['step', *step_words(spec)])}"]),
         Heading([*summary_parts(record), _where(run, record)], bold=2),
         Lines([sources(record), parts_line(record, scale), interval_line(record)]),
-        TableBlock.from_rows([*columns_of(terms, _COLUMNS, seconds=scale.text), row], terms),
+        TableBlock.from_rows([*columns_of(terms, _COLUMNS), row], terms),
         Lines(list(filter(None, lines))),
     ]
 

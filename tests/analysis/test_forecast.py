@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 from breakdown_records import document_of, make_record
+from said import says
 
 from pydlbench.analysis import forecast
 from pydlbench.analysis.forecast import (
@@ -22,9 +23,13 @@ from pydlbench.analysis.forecast import (
 from pydlbench.analysis.rows import FAULT, Rows, batches, stored_rows
 from pydlbench.records.breakdown import Level
 from pydlbench.records.forecast import ForecastRecord, OperatorTime, Place, StepFaults
+from pydlbench.records.run import RunRecord
 from pydlbench.records.step import StepSpec
 from pydlbench.records.trace import OperatorsFacts, RecordedCall
 from pydlbench.records.user_model import UserModelSpec
+from pydlbench.report.blocks import TableBlock
+from pydlbench.report.forecast import forecast_report
+from pydlbench.report.text import as_text
 from pydlbench.store.entry import Entry
 from pydlbench.store.store import Store
 from pydlbench.timing.chunk import Chunk
@@ -144,6 +149,11 @@ def test_a_forecast_is_the_sum_of_its_rows_and_faults():
     assert [one.operator for one in found.terms] == ["of a", "of b", "page fault"]
     assert sum(one.share for one in found.terms) == pytest.approx(1)
     assert ForecastRecord.from_dict(found.to_dict()) == found
+    blocks = forecast_report(RunRecord(id="", created_utc=WHEN), [found.to_dict()])
+    assert says(as_text(blocks), "2,500 page faults 5.00 ms")
+    (table,) = (block for block in blocks if isinstance(block, TableBlock))
+    each = {cells[0]: cells[table.titles.index("each")] for cells in table.cells}
+    assert each == {"of a": "11.0 ms", "of b": "1.00 ms", "page fault": "2.00 us"}
 
 
 def test_a_forecast_without_all_of_its_rows_says_what_share_has_none():

@@ -6,10 +6,13 @@ import msgspec
 import pytest
 from said import says
 
+from pydlbench.records.measurement import TimeSummary
 from pydlbench.records.step import StepRecord, StepSpec
 from pydlbench.records.trace import CallInContext, Dominant, ModuleInContext, Tracing
 from pydlbench.report.blocks import Lines, TableBlock
 from pydlbench.report.module_tree import context_blocks, next_line
+from pydlbench.report.step import steps_report
+from pydlbench.report.text import as_text
 
 
 def record_of(**more):
@@ -93,6 +96,20 @@ def test_times_of_modules_in_a_disturbed_step_have_its_star():
     sentence, table, *_ = context_blocks(record_of(contended=True), "torch eager")
     assert "conv2" not in sentence.lines[0]
     assert [cells[1] for cells in table.cells] == ["70.0 ms*", "10.0 ms*"]
+
+
+def test_tables_of_several_steps_name_what_differs(run_record):
+    time = TimeSummary(median=0.1, ci_low=0.1, ci_high=0.1, q1=0.1, q3=0.1, min=0.1, n=9)
+    specs = [
+        StepSpec(model="mnist", batch=batch, phase=phase)
+        for batch, phase in ((8, "training"), (16, "training"), (8, "forward"))
+    ]
+    records = [msgspec.structs.replace(record_of(time=time), spec=spec) for spec in specs]
+    text = as_text(steps_report(run_record, records))
+    for spec in specs:
+        assert says(
+            text, f"torch eager  phase {spec.phase}  batch {spec.batch}: dominated by conv2"
+        )
 
 
 def test_a_module_without_time_has_no_share_of_the_limit():

@@ -109,8 +109,9 @@ def test_a_call_that_surrounds_itself_is_the_inner_one():
     ids=["missing", "extra", "extra behind", "other name", "other order", "ended", "empty"],
 )
 def test_a_profile_of_other_calls_is_refused_at_the_first_that_differs(events, message):
-    with pytest.raises(PrimitiveError, match=message):
+    with pytest.raises(PrimitiveError, match=message) as refused:
         aligned(*((name, place * MS, MS) for place, name in enumerate(events)))
+    assert "nearest: --eval-mode" in str(refused.value)
 
 
 def test_calls_within_what_is_none_of_the_step_are_not_taken_for_the_steps():

@@ -177,8 +177,17 @@ class StepOperands(DispatchMode):
         return func(*args, **kwargs)
 
 
-def copies(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Operands:
-    """Return arguments whose tensors are copies, which share memory where the tensors do."""
+def copies(
+    arguments: tuple[Any, ...], keywords: dict[str, Any], *, graded: bool = False
+) -> Operands:
+    """Return arguments whose tensors are copies, which share memory where the tensors do.
+
+    Args:
+        arguments: positional arguments of a call.
+        keywords: its other arguments.
+        graded: whether copies require a gradient where the tensors do; a call that writes into
+            such a tensor is refused.
+    """
     tensors = list(leaves([arguments, keywords], torch.Tensor))
     memory: dict[int, tuple[int, torch.Tensor]] = {}
     for storage, sharing in group_by(
@@ -200,7 +209,7 @@ def copies(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Operands:
         begin, block = memory[value.untyped_storage()._cdata]
         start = (first_byte(value) - begin) // value.element_size()
         made = block.view(value.dtype).as_strided(value.shape, value.stride(), start)
-        return made.requires_grad_(value.requires_grad)
+        return made.requires_grad_(graded and value.requires_grad)
 
     return map_leaves(arguments, copy), map_leaves(keywords, copy)
 

@@ -237,7 +237,7 @@ class JudgedCall:
         for tensor, value in zip(tensors, values, strict=True):
             if tensor.is_floating_point() and tensor.ndim and all(tensor.stride()):
                 tensor.data.copy_(value.roll(1 + int(_DRAW() * len(tensor)), 0))
-        before = copies(*self.operands)
+        before = copies(*self.operands, graded=True)
         enabled = partial(torch.set_grad_enabled, self.spec.backward)
         with below_autograd() if self.swap.operator else enabled():
             self.wait()
@@ -295,7 +295,7 @@ def serve_swaps(
         key = signature(words, arguments, keywords, spec.device)
         counts[key] += 1
         if key not in found:
-            found[key] = swap, copies(arguments, keywords)
+            found[key] = swap, copies(arguments, keywords, graded=True)
         return swap.original(*arguments, **keywords)
 
     with model:

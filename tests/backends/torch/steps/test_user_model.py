@@ -327,6 +327,11 @@ def test_named_tuples_are_one_input_files_have_values_and_most_inputs_the_batch(
         return Sum(4, 4), (torch.randn(1, 4), torch.randn(7, 4), torch.randn(7, 4))
     """
     assert requests.request_step(backend, own(text), {}).facts.batch == 7
+    text = """
+    def build():
+        return nn.EmbeddingBag(50, 4), (torch.arange(20), torch.arange(0, 20, 4))
+    """
+    assert requests.request_step(backend, own(text), {}).facts.batch == 5
     values = np.arange(28, dtype=np.float32).reshape(7, 4)
     np.save(tmp_path / "x.npy", values)
     step = own("    def build(): return nn.Linear(4, 4)", own=inputs(f"{tmp_path}/x.npy"))
