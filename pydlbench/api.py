@@ -30,6 +30,7 @@ from pydlbench.words import FRAMEWORKS
 
 if TYPE_CHECKING:
     from pydlbench.cli.compare_options import CompareOptions
+    from pydlbench.compare.comparison import Comparison
 
 
 def step(model: str, **options: Any) -> StepRecord:
@@ -169,7 +170,7 @@ def compare_models(a: str, b: str, **options: Any) -> CompareDocument:
     """
     from pydlbench.cli.compare_models import read_task
 
-    return _compared(a, b, options, "pydlbench.compare_models", read_task)
+    return measured_comparison(a, b, options, "pydlbench.compare_models", read_task).document()
 
 
 def compare_kernels(a: str, b: str, **options: Any) -> CompareDocument:
@@ -190,17 +191,17 @@ def compare_kernels(a: str, b: str, **options: Any) -> CompareDocument:
     """
     from pydlbench.cli.compare_kernels import read_task
 
-    return _compared(a, b, options, "pydlbench.compare_kernels", read_task)
+    return measured_comparison(a, b, options, "pydlbench.compare_kernels", read_task).document()
 
 
-def _compared(
+def measured_comparison(
     a: str,
     b: str,
     options: Mapping[str, Any],
     name: str,
     read_task: Callable[[CompareOptions], tuple[Task, tuple[str, ...]]],
-) -> CompareDocument:
-    """Measure A and B in turn, and return the document of their comparison."""
+) -> Comparison:
+    """Measure A and B in turn, and compare them."""
     from pydlbench.cli.compare_models import comparison_of
     from pydlbench.cli.compare_options import CompareOptions
 
@@ -217,7 +218,7 @@ def _compared(
     if comparison is None:
         reasons = [outcome.reason for outcome in results.outcomes if outcome.reason]
         raise PydlbenchError("; ".join(reasons) or "nothing could be timed")
-    return comparison.document()
+    return comparison
 
 
 def compare_runs(

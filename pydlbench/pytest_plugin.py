@@ -3,6 +3,7 @@
 ``pydlbench_layer`` and ``pydlbench_step`` measure, and compare with a second installation, measured
 interleaved, or with a stored run, which the command line names. They decide as ``pydlbench compare
 --fail-on slower:P%`` does: the test fails for exit code 3 and is skipped for 4, with the reason.
+``pydlbench_compare`` compares two models in the same way.
 
 Every run of pytest in an environment with pydlbench imports this module, so it imports very little.
 """
@@ -47,9 +48,9 @@ def pytest_configure(config: pytest.Config) -> None:
     """Register the marker."""
     config.addinivalue_line(
         "markers",
-        "pydlbench(slower='5%', repetitions=10, budget=0.3): the slowdown that pydlbench_layer and "
-        "pydlbench_step allow, repetitions of both installations, and the sampling time of each "
-        "per repetition in seconds",
+        "pydlbench(slower='5%', repetitions=10, budget=0.3): the slowdown that pydlbench_layer, "
+        "pydlbench_step and pydlbench_compare allow, repetitions of both sides, and the sampling "
+        "time of each per repetition in seconds",
     )
 
 
@@ -77,6 +78,19 @@ def pydlbench_step(request: pytest.FixtureRequest) -> Callable[..., CompareDocum
         A function that returns the comparison.
     """
     return _Gate.of_test(request).step
+
+
+@pytest.fixture
+def pydlbench_compare(request: pytest.FixtureRequest) -> Callable[..., CompareDocument]:
+    """Compare the steps of two models, and fail if B is slower or computes something else.
+
+    Call it with A and B and the options of :func:`pydlbench.compare_models`: ``phase``, ``set_a``,
+    ``swap``... It needs no baseline.
+
+    Returns:
+        A function that returns the comparison.
+    """
+    return _Gate.of_test(request).models
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,35 +137,52 @@ class _Gate:
             layers = find_layers([layer], batch, option="layer")
             return [KernelSpec(layer=known, **spec) for known in layers]
 
-        return self._compare(specs)
+        return self._judged(lambda: self._against_baseline(specs))
 
     def step(self, model: str, **step: Any) -> CompareDocument:
         """Judge a step; see :func:`pydlbench_step`."""
         from pydlbench.api import step_spec
 
-        return self._compare(lambda: [step_spec(model, {"device": "cpu", **step})])
+        values = {"device": "cpu", **step}
+        return self._judged(lambda: self._against_baseline(lambda: [step_spec(model, values)]))
 
-    def _compare(self, specs: Callable[[], list[KernelSpec | StepSpec]]) -> CompareDocument:
-        from pydlbench.cli.values import percentage
-        from pydlbench.errors import PydlbenchError
-        from pydlbench.report.compare import judge
+    def models(self, a: str, b: str, **options: Any) -> CompareDocument:
+        """Judge the second of two models; see :func:`pydlbench_compare`."""
+        from pydlbench.api import measured_comparison
+        from pydlbench.cli.compare_models import read_task
 
+        limits = {"repetitions": self._limits.repetitions, "budget": self._limits.budget}
+        values = {**limits, **options}
+        return self._judged(
+            lambda: measured_comparison(a, b, values, "pydlbench_compare", read_task)
+        )
+
+    def _against_baseline(self, specs: Callable[[], list[KernelSpec | StepSpec]]) -> Comparison:
         if self._python and self._baseline:
             pytest.fail(f"{_PYTHON} with {_BASELINE}: leave one out", pytrace=False)
         if not (self._python or self._baseline):
             pytest.skip(f"nothing to compare with: give {_PYTHON} PYTHON or {_BASELINE} RUN")
+        return (self._interleaved if self._python else self._stored)(specs())
+
+    def _judged(self, compare: Callable[[], Comparison]) -> CompareDocument:
+        from pydlbench.cli.values import percentage
+        from pydlbench.errors import PydlbenchError
+        from pydlbench.report.change import conclude
+        from pydlbench.report.compare import judge
+
         if getattr(self._request.config, "workerinput", {}).get("workercount", 1) > 1:
             pytest.skip("other tests run beside this one: measure with -n 0")
         try:
             threshold = percentage("slower", self._limits.slower)
-            measure = self._interleaved if self._python else self._stored
-            comparison = measure(specs())
+            comparison = compare()
         except PydlbenchError as error:  # the command ends with 1 or 2: nothing was measured
             pytest.fail(str(error), pytrace=False)
         judgement = judge(comparison, threshold)
         for row in comparison.rows:
             ratio = f"{row.estimate.ratio:.4g}"
             self._request.node.user_properties.append((f"pydlbench {row.b.layer}", ratio))
+        if comparison.change is not None and comparison.change.results.differs:
+            pytest.fail(conclude(comparison, comparison.change)[0], pytrace=False)
         if judgement.slower:
             pytest.fail(judgement.slower, pytrace=False)
         if judgement.undecided:

@@ -153,6 +153,7 @@ class FedModel(StepModel):
         named = {
             name if group == "gradients" else f"{group} {number}" if number > 1 else group: tensor
             for group, tensors in self.results(result).items()
+            if group != "weights"  # they follow from the gradients
             for number, (name, tensor) in enumerate(tensors.items(), start=1)
         }
         save_results(folder, ((name, self.tensors.host(x)) for name, x in named.items()))

@@ -11,19 +11,22 @@ import inspect
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import keras
+import numpy as np
 from keras.src.backend.common import global_state  # no public name has the numbers of layers
 
 from pydlbench.backends.frameworks.backend import FrameworkBackend
+from pydlbench.backends.steps.inputs import INPUTS, VALUES, saved_results
 from pydlbench.backends.steps.network import LOSS, OPTIMIZER
 from pydlbench.backends.steps.user_code import load_user_object, user_code_errors
 from pydlbench.backends.steps.user_model import MU, RATE, Tensors, UserModel
 from pydlbench.backends.tensorflow.settings import tf
 from pydlbench.backends.tensorflow.steps.step import TracedModel
 from pydlbench.errors import UnsupportedError, UsageError
-from pydlbench.records.step import StepSpec
+from pydlbench.records.step import StepPreparation, StepSpec
 from pydlbench.words import AS_BUILT
 
 
@@ -99,15 +102,35 @@ class UserTensorflowModel(UserModel, TracedModel):
     def results(self, result: Any) -> Mapping[str, Mapping[str, Any]]:
         """Return the results of the step, and the trained weights."""
         trained = {"weights": self.weights} if self.spec.phase == "training" else {}
-        flat = {name: tf.nest.flatten(values) for name, values in {**result, **trained}.items()}
-        return {
-            name: {f"tensor {number}": tensor for number, tensor in enumerate(tensors, start=1)}
-            for name, tensors in flat.items()
+        flat = {group: tf.nest.flatten(values) for group, values in {**result, **trained}.items()}
+        named = {
+            group: {f"tensor {number}": tensor for number, tensor in enumerate(tensors, start=1)}
+            for group, tensors in flat.items()
         }
+        if self.weights and "gradients" in flat:
+            names = list(self.named_weights())[: len(self.weights)]
+            named["gradients"] = dict(zip(names, flat["gradients"], strict=True))
+        return named
 
     def named_weights(self) -> Mapping[str, Any]:
-        """Return the trained weights by their paths in the model."""
-        return {getattr(x, "path", x.name): x for x in self.weights}
+        """Return weights and running statistics by their paths in the model."""
+        others = getattr(self.model, "non_trainable_weights", ())
+        return {getattr(x, "path", x.name): x for x in (*self.weights, *others)}
+
+    def exchange(self, preparation: StepPreparation) -> None:
+        """Take the inputs of another step, which are constants here, then exchange the rest."""
+        files = saved_results(Path(preparation.load) / VALUES) if preparation.load else {}
+        given = tf.nest.flatten([value for _, value in self.inputs()])
+        taken = {}
+        for number, tensor in enumerate(given):
+            path = files.get(f"{INPUTS}{number}")
+            if path is not None and (array := np.load(path)).shape == tuple(tensor.shape):
+                with tf.device(self.device):
+                    taken[id(tensor)] = tf.cast(array, tensor.dtype)
+        self.arguments, self.keywords = tf.nest.map_structure(
+            lambda tensor: taken.get(id(tensor), tensor), (self.arguments, self.keywords)
+        )
+        super().exchange(preparation)
 
     def facts(self, result: Any) -> dict[str, Any]:
         """Return facts on the model, from the first output, as not all steps return an output."""
