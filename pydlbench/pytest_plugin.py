@@ -181,7 +181,7 @@ class _Gate:
         for row in comparison.rows:
             ratio = f"{row.estimate.ratio:.4g}"
             self._request.node.user_properties.append((f"pydlbench {row.b.layer}", ratio))
-        if comparison.change is not None and comparison.change.results.differs:
+        if comparison.wrong and comparison.change is not None:
             pytest.fail(conclude(comparison, comparison.change)[0], pytrace=False)
         if judgement.slower:
             pytest.fail(judgement.slower, pytrace=False)

@@ -74,8 +74,10 @@ class TimedResults:
                 assign(tensor, np.roll(values.reshape(-1), shift).reshape(values.shape))
 
     def _save(self, folder: Path) -> None:
-        outputs = self._model.results(self._result)["output"].values()
-        named = {f"output {n}": self._computed(x) for n, x in enumerate(outputs, start=1)}
+        results = self._model.results(self._result)
+        # A graph of TensorFlow's training has the loss only.
+        outputs = results.get("output") or results["loss"]
+        named = {f"output {n}": self._computed(x) for n, x in enumerate(outputs.values(), start=1)}
         given = {f"input {n}": x for n, x in enumerate(self._inputs, start=1)}
         named |= {name: self._model.tensors.host(tensor) for name, tensor in given.items()}
         save_results(folder, {**named, SHIFT: np.array(self._shift)}.items())
