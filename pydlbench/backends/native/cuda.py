@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -46,22 +47,23 @@ _BRIEF_NOTE = "found by the short search of an estimate; its launches were timed
 _LAUNCH_REPETITIONS = 20
 
 
-class _Sample(Protocol):
-    def __call__(self, samples: int, inner: int, untimed: int) -> _cuda.RawChunk: ...
-
-
 class CudaKernel:
     """A kernel on a GPU, ready to be timed.
 
     Args:
-        sample: function that times samples.
+        sample: times samples, given the numbers of samples, of executions in each, and of untimed
+            executions before them.
         facts: properties of the kernel.
         monitor: reads clocks, power and temperature of the GPU during samples.
         label: name of the range in a profiler.
     """
 
     def __init__(
-        self, sample: _Sample, facts: KernelFacts, monitor: nvml.Monitor, label: str = ""
+        self,
+        sample: Callable[[int, int, int], _cuda.RawChunk],
+        facts: KernelFacts,
+        monitor: nvml.Monitor,
+        label: str = "",
     ) -> None:
         self._sample = sample
         self._monitor = monitor

@@ -266,6 +266,23 @@ class CatalogueModel(StepModel):
         return loss
 
 
+def pass_step(passes: Any, definition: StepDefinition) -> FrameworkStep:
+    """Return a step that computes one kind of gradient of all nodes.
+
+    Args:
+        passes: backward passes of the network, by ``data`` and by ``weights``.
+        definition: the definition of one of them.
+    """
+    run = passes.data if definition.phase == "backward-data" else passes.weights
+
+    def step(batch: Batch | None = None, rate: float | None = None) -> Outcome:
+        del batch, rate
+        run()
+        return Outcome()
+
+    return step
+
+
 def product_flops(calls: Iterable[RecordedCall]) -> int:
     """Return the FLOPs of all convolutions and products among a step's calls."""
     return sum(call.count * (meaning_of(call).product_flops or 0) for call in calls)

@@ -89,14 +89,14 @@ class OperatorsKernel:
         with HostCounters(self._cpus) as account:
             before = page_faults()
             for _ in range(request.samples):
-                # The subtracted cost of a call may exceed the time of a tiny operator.
-                seconds += [
-                    max(0.0, operator.run())
-                    for operator in self._operators
-                    for _ in range(request.inner)
-                ]
+                seconds += self._round(request.inner)
             faults = page_faults() - before
         return account.chunk(seconds, faults=faults / (request.samples * request.inner))
+
+    def _round(self, inner: int) -> Sequence[float]:
+        """Run each operator ``inner`` times and return the seconds."""
+        # The subtracted cost of a call may exceed the time of a tiny operator.
+        return [max(0.0, operator.run()) for operator in self._operators for _ in range(inner)]
 
 
 class TimedCall:
@@ -193,20 +193,13 @@ class LoggedOperators(OperatorsKernel):
         super().__init__(list(operators.values()), facts, cpus)
         self._logged_operators, self._log = tuple(operators.values()), log
 
-    def sample(self, request: ChunkRequest) -> Chunk:
-        """Time and log the requested rounds, after the untimed ones, which log nothing."""
+    def _round(self, inner: int) -> Sequence[float]:
+        """Run each operator without a log, then each with one."""
         seconds: list[float] = []
-        with HostCounters(self._cpus) as account:
-            for _ in range(request.untimed):
-                for operator in self._operators:
-                    operator.run()
-            before = page_faults()
-            for _ in range(request.samples):
-                unlogged = [max(0.0, operator.run()) for operator in self._operators]
-                for unlogged_s, operator in zip(unlogged, self._logged_operators, strict=True):
-                    seconds += [unlogged_s, *self._logged(operator)]
-            faults = page_faults() - before
-        return account.chunk(seconds, faults=faults / request.samples)
+        pairs = zip(super()._round(inner), self._logged_operators, strict=True)
+        for unlogged_s, operator in pairs:
+            seconds += [unlogged_s, *self._logged(operator)]
+        return seconds
 
     def _logged(self, operator: LoggedOperator) -> list[float]:
         """Run an operator with a log; return its seconds and the times in the log."""

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from pydlbench.backends.frameworks.backend import op_of
 from pydlbench.backends.frameworks.operands import LayerLayout
-from pydlbench.backends.steps.catalogue import host_arrays, product_flops
-from pydlbench.backends.steps.definition import FrameworkStep, Outcome, StepDefinition, StepModel
+from pydlbench.backends.steps.catalogue import host_arrays, pass_step, product_flops
+from pydlbench.backends.steps.definition import FrameworkStep, StepDefinition, StepModel
 from pydlbench.backends.steps.inputs import Batch, trained
 from pydlbench.backends.steps.network import (
     LOSS,
@@ -300,14 +300,7 @@ class TensorflowModel(NetworkModel, TracedModel):
             self._passes = _TensorFlowPasses(
                 self.net, definition, self.resident[0], self.make_function
             )
-        run = self._passes.data if definition.phase == "backward-data" else self._passes.weights
-
-        def step(batch: Batch | None = None, rate: float | None = None) -> Outcome:
-            del batch, rate
-            run()
-            return Outcome()
-
-        return step
+        return pass_step(self._passes, definition)
 
 
 def _products(graph: Any) -> list[Any]:

@@ -16,7 +16,7 @@ from torch import fx, nn
 from torch.fx.passes.shape_prop import ShapeProp
 
 from pydlbench.backends import base
-from pydlbench.backends.steps.catalogue import CatalogueModel, product_flops
+from pydlbench.backends.steps.catalogue import CatalogueModel, pass_step, product_flops
 from pydlbench.backends.steps.definition import (
     Fetch,
     FrameworkStep,
@@ -355,14 +355,7 @@ class TorchModel(CatalogueModel, TorchSubject):
         # Activations and the gradients of outputs exist before the timed loop.
         passes.forward(self.resident[0])
         passes.data()
-        run = passes.data if definition.phase == "backward-data" else passes.weights
-
-        def step(batch: Batch | None = None, rate: float | None = None) -> Outcome:
-            del batch, rate
-            run()
-            return Outcome()
-
-        return step
+        return pass_step(passes, definition)
 
     # -------------------------------------------------------------------------
     # Facts of a step for its checks.
