@@ -330,7 +330,8 @@ class FrameworkOperator:
         guard: makes the context of its calls.
         wait: returns when all calls have finished; by default calls return with their results.
         turns: values of an alternating last argument, see :class:`FrameworkLayerPass`.
-        restore: function that resets overwritten operands to their initial values.
+        overwritten: for each operand that the function overwrites, the function that assigns a
+            value to it, and its initial value.
     """
 
     def __init__(
@@ -342,14 +343,14 @@ class FrameworkOperator:
         guard: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
         wait: Callable[[], None] = lambda: None,
         turns: Sequence[Any] = (),
-        restore: Callable[[], None] = lambda: None,
+        overwritten: Sequence[tuple[Callable[[Any], Any], Any]] = (),
     ) -> None:
         first = functools.partial(function, *operands)
         calls = [functools.partial(first, value) for value in turns] or [first]
         self.operands = calls[0].args
         self.call: Callable[[], Any] = calls[0] if len(calls) == 1 else _alternate(calls)
         self.guard, self.wait = guard, wait
-        self._results, self._restore = results, restore
+        self._results, self._overwritten = results, overwritten
         self._alternates, self._first = len(calls) > 1, calls[0]
 
     def outputs(self) -> dict[str, NDArray[Any]]:
@@ -362,6 +363,10 @@ class FrameworkOperator:
             results = self._results((self._first if self._alternates else self.call)())
             self._restore()
         return dict(results)
+
+    def _restore(self) -> None:
+        for assign, value in self._overwritten:
+            assign(value)
 
 
 def _alternate(calls: Sequence[Callable[[], Any]]) -> Callable[[], Any]:

@@ -326,12 +326,6 @@ class FunctionOperator(FrameworkOperator):
         self.mode = tracer.mode
         self.function = self.new_function()
         variables = [operands[index] for index in changed]
-        before = [tf.identity(variable) for variable in variables]
-
-        def restore() -> None:
-            for variable, value in zip(variables, before, strict=True):
-                variable.assign(value)
-
         super().__init__(
             self.function,
             operands,
@@ -339,7 +333,7 @@ class FunctionOperator(FrameworkOperator):
             guard=self._apply_settings,
             wait=tracer.wait,
             turns=turns,
-            restore=restore,
+            overwritten=[(variable.assign, tf.identity(variable)) for variable in variables],
         )
 
     def new_function(self) -> Any:

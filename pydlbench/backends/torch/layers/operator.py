@@ -234,12 +234,6 @@ class TorchOperator(FrameworkOperator):
     ) -> None:
         self.timing = timing
         changed = [bound.arguments[place] for place in bound.changed]
-        before = [operand.clone() for operand in changed]
-
-        def restore() -> None:
-            for operand, value in zip(changed, before, strict=True):
-                operand.copy_(value)
-
         super().__init__(
             bound.function,
             bound.arguments,
@@ -247,7 +241,7 @@ class TorchOperator(FrameworkOperator):
             guard=guard,
             wait=wait,
             turns=bound.turns,
-            restore=restore,
+            overwritten=[(operand.copy_, operand.clone()) for operand in changed],
         )
 
 
