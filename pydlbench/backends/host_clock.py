@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import msgspec
 
+from pydlbench.devices.cpu.facts import read_text
 from pydlbench.timing.chunk import Chunk, ChunkRequest, GpuReadings
 from pydlbench.timing.guards import gpu_disturbance
 
@@ -104,10 +105,7 @@ class HostCounters:
 
     def _cpu_ticks(self) -> tuple[int, int]:
         """Return busy and stolen ticks of the CPUs; zeros if the system does not count them."""
-        try:
-            lines = _STAT.read_text().splitlines()
-        except OSError:
-            return 0, 0
+        lines = (read_text(_STAT) or "").splitlines()
         rows = [
             fields for line in lines if (fields := line.split())[:1] and fields[0] in self._names
         ]

@@ -92,14 +92,6 @@ class Meaning:
         """Least bytes moved: each operand that is read, once, and each result."""
         return None if self.reads is None or self.writes is None else self.reads + self.writes
 
-    @property
-    def bytes_missing(self) -> str | None:
-        """Why the bytes are unknown; None if they are known."""
-        if self.bytes is not None:
-            return None
-        uncounted = "the sizes of its results are not recorded"
-        return self.flops_missing if self.kind == "other" else uncounted
-
 
 def complete(
     part: Meaning, values: Sequence[Value], written: int | None, types: Iterable[str] = ()

@@ -12,6 +12,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from pydlbench.devices.cpu.facts import read_text
+
 _PACKAGES = ("pydlbench", "numpy", "onednn-cpu-gomp", "pybind11")
 _PREFIXES = (
     *("OMP_", "GOMP_", "KMP_", "DNNL_", "ONEDNN_", "MKL_", "OPENBLAS_", "BLIS_"),
@@ -67,28 +69,22 @@ def _settings(root: Path) -> dict[str, str]:
     """The system's settings, without unknown ones."""
     settings = {}
     for name, path in _SETTINGS.items():
-        if text := _text(root / path):
+        if text := read_text(root / path):
             # Among several choices, the one in brackets is active.
             _, bracket, chosen = text.partition("[")
             settings[name] = chosen.partition("]")[0] if bracket else text
-    for line in _text(root / "proc/cpuinfo").splitlines():
+    for line in (read_text(root / "proc/cpuinfo") or "").splitlines():
         name, _, value = line.partition(":")
         if name.strip() == "microcode":
             settings["microcode"] = value.strip()
             break
     flaws = root / _VULNERABILITIES
     names = sorted(flaw.name for flaw in flaws.iterdir()) if flaws.is_dir() else []
-    worked_around = [name for name in names if _text(flaws / name).startswith("Mitigation")]
+    states = {name: read_text(flaws / name) or "" for name in names}
+    worked_around = [name for name, state in states.items() if state.startswith("Mitigation")]
     if names:
         settings["mitigations"] = ", ".join(worked_around) or "none"
     return settings
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return ""
 
 
 def _system_name() -> str:

@@ -16,6 +16,7 @@ from typing import Any, Final, Self
 
 import msgspec
 
+from pydlbench.devices.cpu.facts import read_text
 from pydlbench.units import printable
 
 #: Kinds of entries: a timed layer; the estimate of a step (computed, not measured); a timed
@@ -230,10 +231,7 @@ def is_gone(writer: Mapping[str, Any] | None) -> bool:
 
 def _place() -> dict[str, Any]:
     """The host, its boot id, and the PID namespace (a container has its own)."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    except OSError:
-        boot = None
+    boot = read_text(Path("/proc/sys/kernel/random/boot_id"))
     try:
         pids = Path("/proc/self/ns/pid").readlink().name
     except OSError:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from pydlbench.backends import capabilities
+from pydlbench.devices.cpu.facts import read_text
 from pydlbench.devices.probe_cache import probe_cache_path
 from pydlbench.errors import UnsupportedError, unknown_word
 
@@ -148,12 +149,9 @@ def _check_huge_pages() -> None:
     if library != "glibc" or number < _MIN_GLIBC:
         known = f"{library} {version}".strip() or "unknown"
         raise UnsupportedError(f"huge pages need glibc 2.35; the C library here is {known}")
-    try:
-        text = HUGE_PAGES_FILE.read_text(encoding="ascii")
-    except OSError:
-        raise UnsupportedError(
-            f"the kernel has no transparent huge pages: no {HUGE_PAGES_FILE}"
-        ) from None
+    text = read_text(HUGE_PAGES_FILE)
+    if text is None:
+        raise UnsupportedError(f"the kernel has no transparent huge pages: no {HUGE_PAGES_FILE}")
     if "[never]" in text:
         raise UnsupportedError(
             f"transparent huge pages are switched off: {HUGE_PAGES_FILE} says never"

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
 from pydlbench.backends.host_clock import Watcher
+from pydlbench.devices.cpu.facts import read_text
 from pydlbench.errors import PrimitiveError, UnsupportedError
 from pydlbench.timing.chunk import GpuReadings
 from pydlbench.timing.guards import reasons_of
@@ -201,9 +202,8 @@ class Monitor:
 
 def _is_sibling(pid: int) -> bool:
     """Whether a process has the same parent as this one."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
+    stat = read_text(Path(f"/proc/{pid}/stat"))
+    if stat is None:
         return False
     # "pid (name) state parent ..."; the name may contain brackets. Process 1 is the parent of
     # orphans, which are of different runs.

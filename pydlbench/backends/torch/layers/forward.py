@@ -19,6 +19,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - PyTorch calls it so itself
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from pydlbench.backends.frameworks.operands import Function, always
 from pydlbench.errors import UnsupportedError
 from pydlbench.ops.axis import extent
 from pydlbench.ops.op import IN_PLACE
@@ -27,8 +28,6 @@ from pydlbench.verification.inputs import kept_elements
 if TYPE_CHECKING:
     from pydlbench.backends.torch.layers.operator import TorchOperands
     from pydlbench.records.measurement import KernelSpec
-
-    Function = Callable[..., Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,11 +49,6 @@ class TorchForwardOptions:
     dtype: torch.dtype = torch.float32
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     kernel: str | None = None
-
-
-def _always(function: Function) -> Callable[[Any, TorchForwardOptions], Function]:
-    """Return the entry of an op whose function is the same for any layer."""
-    return lambda _layer, _options: function
 
 
 # -----------------------------------------------------------------------------
@@ -391,22 +385,22 @@ FORWARD: Final[Mapping[str, Callable[[Any, TorchForwardOptions], Function]]] = {
     "reduction": _reduction,
     "move": _move,
     "gather": _gather,
-    "bias": _always(operator.add),
-    "relu": _always(torch.relu),
-    "relu6": _always(F.relu6),
-    "hardswish": _always(F.hardswish),
-    "hardsigmoid": _always(F.hardsigmoid),
-    "sigmoid": _always(torch.sigmoid),
-    "tanh": _always(torch.tanh),
-    "softplus": _always(F.softplus),
-    "elu": _always(F.elu),
-    "silu": _always(F.silu),
-    "mish": _always(F.mish),
-    "gelu": _always(F.gelu),
-    "gelu-tanh": _always(functools.partial(F.gelu, approximate="tanh")),
-    "scale": _always(operator.mul),
-    "add": _always(operator.add),
-    "concat": _always(lambda *images: torch.cat(images, 1)),
+    "bias": always(operator.add),
+    "relu": always(torch.relu),
+    "relu6": always(F.relu6),
+    "hardswish": always(F.hardswish),
+    "hardsigmoid": always(F.hardsigmoid),
+    "sigmoid": always(torch.sigmoid),
+    "tanh": always(torch.tanh),
+    "softplus": always(F.softplus),
+    "elu": always(F.elu),
+    "silu": always(F.silu),
+    "mish": always(F.mish),
+    "gelu": always(F.gelu),
+    "gelu-tanh": always(functools.partial(F.gelu, approximate="tanh")),
+    "scale": always(operator.mul),
+    "add": always(operator.add),
+    "concat": always(lambda *images: torch.cat(images, 1)),
     "dropout": lambda layer, _: lambda x: torch.dropout(x, 1 - layer.keep, True),
     "lrn": _local_response,
     "batchnorm": _batch_normalisation,
@@ -414,18 +408,18 @@ FORWARD: Final[Mapping[str, Callable[[Any, TorchForwardOptions], Function]]] = {
         lambda x, w, b: torch.native_layer_norm(x, [layer.width], w, b, layer.epsilon)
     ),
     "rmsnorm": lambda layer, _: lambda x, w: F.rms_norm(x, (layer.width,), w, layer.epsilon),
-    "softmax": _always(lambda x: torch.softmax(x, -1)),
-    "log-softmax": _always(lambda x: torch.log_softmax(x, -1)),
+    "softmax": always(lambda x: torch.softmax(x, -1)),
+    "log-softmax": always(lambda x: torch.log_softmax(x, -1)),
     "softmax-xent": _loss,
-    "l2": _always(lambda w: w.float().pow(2).sum() / 2),
+    "l2": always(lambda w: w.float().pow(2).sum() / 2),
     "sgd": _descent,
     "momentum": _momentum,
-    "relu-in-place": _always(torch.relu_),
-    "relu6-in-place": _always(functools.partial(F.relu6, inplace=True)),
-    "hardswish-in-place": _always(functools.partial(F.hardswish, inplace=True)),
-    "hardsigmoid-in-place": _always(functools.partial(F.hardsigmoid, inplace=True)),
-    "silu-in-place": _always(functools.partial(F.silu, inplace=True)),
-    "add-in-place": _always(operator.iadd),
+    "relu-in-place": always(torch.relu_),
+    "relu6-in-place": always(functools.partial(F.relu6, inplace=True)),
+    "hardswish-in-place": always(functools.partial(F.hardswish, inplace=True)),
+    "hardsigmoid-in-place": always(functools.partial(F.hardsigmoid, inplace=True)),
+    "silu-in-place": always(functools.partial(F.silu, inplace=True)),
+    "add-in-place": always(operator.iadd),
 }
 
 #: Gradients that autograd does not compute: optimizers add the decay of weights to their gradient.
