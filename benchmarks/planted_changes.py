@@ -1,20 +1,25 @@
 """Counts how often ``pydlbench compare A B`` finds a planted change of a model's step.
 
     python benchmarks/planted_changes.py --runs 20 --md planted_changes.md
-    python benchmarks/planted_changes.py --models layers --changes 0,3 --runs 1     # a short trial
+    python benchmarks/planted_changes.py --runs 4 --model layers --json found.json    # in slices
+    python benchmarks/planted_changes.py --runs 4 --model copies --json found.json
+    python benchmarks/planted_changes.py --runs 0 --json found.json --md planted_changes.md
 
 Each model consists of 100 equal units: products, convolutions or copies. In B some units run once
 more, and their results are dropped: 3 units are 3 % of the step, and both sides compute the same. A
-change is found if the verdict is SLOWER; with none planted, SLOWER and FASTER are false. Run it
-alone on the machine.
+change is found if the verdict is SLOWER; with none planted, SLOWER and FASTER are false. With
+--json each answer is added to a file at once, so that runs may be taken in slices, and the table is
+that of all answers in the file. Run it alone on the machine.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 from statistics import median
@@ -60,28 +65,42 @@ class Found(NamedTuple):
     """The answer of one comparison.
 
     Attributes:
+        model: name of the model.
+        units: planted change in percent.
         verdict: SAME, FASTER, SLOWER or UNCLEAR.
         ratio: B's time over A's.
         seconds: duration of the comparison.
     """
 
+    model: str
+    units: int
     verdict: str
     ratio: float
     seconds: float
 
 
-def compare(file: Path, units: int, repetitions: int) -> Found:
+def compare(folder: Path, name: str, units: int, repetitions: int) -> Found:
     """Compare a model with itself, with some units more in B."""
+    unit, shape = MODELS[name]
+    file = folder / f"{name}.py"
+    file.write_text(_SOURCE.format(unit=unit, shape=shape), encoding="utf-8")
     started = time.perf_counter()
     model = f"{file}:build"
     document = pydlbench.compare_models(
         model, model, set_a={"extra": 0}, set_b={"extra": units}, repetitions=repetitions
     )
     (row,) = document.rows
-    return Found(row.verdict, row.ratio, time.perf_counter() - started)
+    return Found(name, units, row.verdict, row.ratio, time.perf_counter() - started)
 
 
-def line(model: str, units: int, found: list[Found]) -> list[str]:
+def read_found(path: str | None) -> list[Found]:
+    """Return the answers of earlier slices; none without a file."""
+    if path is None or not Path(path).exists():
+        return []
+    return [Found(**each) for each in json.loads(Path(path).read_text(encoding="utf-8"))]
+
+
+def line(model: str, units: int, found: Sequence[Found]) -> list[str]:
     """Return the table's line of some comparisons."""
     verdicts = Counter(each.verdict for each in found)
     wrong = verdicts["FASTER"] + (0 if units else verdicts["SLOWER"])
@@ -99,28 +118,38 @@ def line(model: str, units: int, found: list[Found]) -> list[str]:
     ]
 
 
+def table_of(found: Sequence[Found]) -> str:
+    """Return the table of all comparisons, a line for each model and planted change."""
+    groups: dict[tuple[str, int], list[Found]] = {}
+    for each in found:
+        groups.setdefault((each.model, each.units), []).append(each)
+    titles = ["model", "planted", "runs", "found", "missed", "false", "measured", "seconds"]
+    return markdown_table(titles, [line(*pair, groups[pair]) for pair in sorted(groups)])
+
+
 def main() -> None:
     """Run the comparisons and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--models", default=",".join(MODELS), help="names, separated by commas")
+    parser.add_argument("--model", default=",".join(MODELS), help="names, separated by commas")
     parser.add_argument("--changes", default="0,1,3", help="planted changes in percent")
     parser.add_argument("--runs", type=int, default=20, help="comparisons of each pair")
     parser.add_argument("--repetitions", type=int, default=16, help="processes of each side")
+    parser.add_argument("--json", help="file to which the answers are added")
     parser.add_argument("--md", help="file to write the table into")
     given = parser.parse_args()
-    pairs = list(product(given.models.split(","), map(int, given.changes.split(","))))
-    found: dict[tuple[str, int], list[Found]] = {pair: [] for pair in pairs}
+    pairs = list(product(given.model.split(","), map(int, given.changes.split(","))))
+    if unknown := {name for name, _ in pairs} - {*MODELS}:
+        parser.error(f"--model {', '.join(sorted(unknown))}: choices: {', '.join(MODELS)}")
+    found = read_found(given.json)
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(given.runs):  # in turn, so that drift affects all pairs
             for model, units in pairs:
-                unit, shape = MODELS[model]
-                file = Path(folder) / f"{model}.py"
-                file.write_text(_SOURCE.format(unit=unit, shape=shape), encoding="utf-8")
-                answer = compare(file, units, given.repetitions)
-                found[model, units].append(answer)
-                print(model, f"{units} %", *answer, flush=True)
-    titles = ["model", "planted", "runs", "found", "not told", "wrong", "measured", "seconds"]
-    table = markdown_table(titles, [line(*pair, each) for pair, each in found.items()])
+                found.append(compare(Path(folder), model, units, given.repetitions))
+                print(*found[-1], flush=True)
+                if given.json:
+                    rows = json.dumps([each._asdict() for each in found], indent=1)
+                    Path(given.json).write_text(f"{rows}\n", encoding="utf-8")
+    table = table_of(found)
     print(table)
     if given.md:
         Path(given.md).write_text(f"{table}\n", encoding="utf-8")

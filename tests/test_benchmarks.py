@@ -88,3 +88,24 @@ def test_options_of_the_other_stage_are_refused(tmp_path, words):
     done = own_models(tmp_path, "--stage", "import", *words)
     assert done.returncode == 2
     assert f"{words[0]}: of --stage measure" in done.stdout
+
+
+def test_slices_of_planted_changes_add_up(tmp_path, capsys, monkeypatch):
+    """Two slices count as one run; a missed change is neither found nor false."""
+    spec = importlib.util.spec_from_file_location("planted", _FOLDER / "planted_changes.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    answers = iter([("SLOWER", 1.03), ("SAME", 1.0), ("UNCLEAR", 1.02), ("SLOWER", 1.02)])
+
+    def compare(_folder, model, units, _repetitions):
+        return module.Found(model, units, *next(answers), 30.0)
+
+    monkeypatch.setattr(module, "compare", compare)
+    for words in (["--runs", "1"], ["--runs", "1"], ["--runs", "0"]):
+        path = str(tmp_path / "found.json")
+        words += ["--model", "layers", "--changes", "3,0", "--json", path]
+        monkeypatch.setattr("sys.argv", ["planted_changes.py", *words])
+        module.main()
+    *_, none, three = capsys.readouterr().out.splitlines()
+    assert [cell.strip() for cell in none.split("|")[1:7]] == ["layers", "0 %", "2", "1", "0", "1"]
+    assert [cell.strip() for cell in three.split("|")[1:7]] == ["layers", "3 %", "2", "1", "1", "0"]

@@ -63,7 +63,7 @@ def compare_kernels(
     compared = compare_interleaved(
         *(a, b, Matching(pairs=pairs, only_a=[], only_b=[], untimed=[]), rerun),
         MARGIN if margin is None else margin,
-        notes=(CALLED_ONCE,) * (sum(map(is_user_model, names)) == 1),
+        notes=(CALLED_ONCE,) if sum(map(is_user_model, names)) == 1 else (),
         confidence=CONFIDENCE,
     )
     refused = (
@@ -78,7 +78,7 @@ def compare_kernels(
 
 
 def _pair(a: Measurement, b: Measurement) -> RerunPair:
-    """Return what the repetitions of a pair have measured: nothing if a row has no time."""
+    """Return the ratios of a pair's repetitions: none if a row has no time."""
     reasons = [
         f"{mark}: {row.reason}" for mark, row in (("A", a), ("B", b)) if row.status == "skipped"
     ]

@@ -90,6 +90,8 @@ def left_over(comparison: Comparison) -> list[str]:
         if rows:
             lines.append(f"only in {mark}, {quantity(len(rows), 'row')}: {names_of(rows)}")
     untimed = group_by(comparison.matching.untimed, lambda pair: (pair.a.status, pair.b.status))
+    if comparison.refused:  # the first line names them
+        return lines
     for (first, second), pairs in untimed.items():
         which = "in both" if first == second else f"in A, {second} in B"
         names = names_of(pair.b for pair in pairs)

@@ -218,7 +218,26 @@ def _outside(row: Measurement) -> str:
 # ``--algorithms``: every implementation that was tried for one layer, fastest first.
 
 _TIMES: Final = "star algorithm layout summary.median summary.spread=CI summary.n"
+#: Number of samples from which on a candidate counts for the regret of the choice.
+MIN_SAMPLES: Final = 5
 _MORE: Final = "reorders workspace_bytes tensor_cores setup_s verdict"
+
+
+def regret(candidates: Sequence[Candidate]) -> float | None:
+    """Return how much slower the chosen kernel is than the fastest candidate, as a fraction.
+
+    Only candidates that were measured long enough, and are not wrong, count. None if the chosen
+    one was not, or is alone.
+    """
+    timed = [
+        (time.median, candidate.chosen)
+        for candidate in candidates
+        if (time := candidate.summary) and time.n >= MIN_SAMPLES
+    ]
+    chosen = next((seconds for seconds, is_chosen in timed if is_chosen), None)
+    if chosen is None or len(timed) == 1:
+        return None
+    return chosen / min(timed)[0] - 1
 
 
 def algorithms_report(row: Measurement, name: str) -> list[Block]:
@@ -241,6 +260,9 @@ def algorithms_report(row: Measurement, name: str) -> list[Block]:
 
     candidates.sort(key=rank)
     title = f"{name}: {quantity(len(candidates), 'candidate')}, fastest first; * is the row above"
+    known = regret(candidates)
+    if known is not None:
+        title += f", regret {percent(known)}"
     medians = [time.median for candidate in candidates if (time := candidate.summary)]
 
     def ratio(candidate: Candidate) -> str:

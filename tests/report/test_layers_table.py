@@ -1,12 +1,14 @@
 import io
 import shlex
 
+import msgspec
 import pytest
 from said import says
 
 from pydlbench.cli.layer_request import read_request
 from pydlbench.cli.parser import read
-from pydlbench.report.layers import algorithms_report, layers_report, ncu_command
+from pydlbench.records.measurement import Candidate
+from pydlbench.report.layers import algorithms_report, layers_report, ncu_command, regret
 from pydlbench.report.text import Style, as_text
 from pydlbench.words import PROFILED_RANGE
 
@@ -95,6 +97,29 @@ def test_candidates_fastest_first_and_failures_last(measurement):
     assert lines[0].endswith(" ok")
     assert lines[1].endswith(" ok, unchecked")
     assert lines[2].endswith("failed: channel 3 is wrong")
+
+
+@pytest.mark.parametrize(
+    ("chosen", "others", "expected"),
+    [
+        (0.05, [(0.08, 24), (0.06, 24)], 0.0),
+        (0.06, [(0.05, 24), (0.08, 24)], 0.2),
+        (0.06, [(0.05, 2), (0.08, 24)], 0.0),  # the faster one was hardly measured
+        (0.06, [(0.05, 2)], None),
+        (0.06, [], None),
+        (None, [(0.05, 24), (0.06, 24)], None),
+    ],
+)
+def test_the_regret_is_that_of_the_choice_among_what_was_measured_long_enough(
+    measurement, chosen, others, expected
+):
+    def candidate(median, n=24, **more):
+        time = msgspec.structs.replace(measurement(median=median).time, n=n)
+        return Candidate(algorithm="jit", time=time.to_dict(), **more)
+
+    known = [candidate(*each) for each in others]
+    known += [candidate(chosen, chosen=True)] if chosen else []
+    assert regret(known) == (None if expected is None else pytest.approx(expected))
 
 
 def test_candidate_that_knows_only_its_median(measurement):

@@ -60,7 +60,7 @@ def catalogue_model(
 def _timed_results(
     model: StepModel, backend: FrameworkBackend, preparation: StepPreparation
 ) -> TimedResults | None:
-    """Replay the results of other processes; return what keeps those of this one, if requested."""
+    """Replay results of other processes; return the recorder of this one's, if requested."""
     if not isinstance(model, UserModel) or backend.runtime is not None:
         return None
     timed = TimedResults(model, preparation.timed)

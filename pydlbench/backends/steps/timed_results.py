@@ -19,7 +19,7 @@ from pydlbench.backends.steps.user_model import UserModel
 
 #: Name of the number of elements by which the inputs were rolled.
 SHIFT: Final = "shift"
-# Of the system: it follows from no seed.
+# The system draws it: it follows from no seed.
 _RANDOM: Final = random.SystemRandom()
 
 
