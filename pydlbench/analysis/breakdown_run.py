@@ -390,29 +390,19 @@ class _PreparedCalls:
     no_log: str = ""
 
 
-def _prepare_kept(bench: _Bench) -> RemoteKernel[StepFacts] | str:
-    """Prepare the step in a process that keeps its pages; return why where that fails."""
-    try:
-        return bench.prepare(_KEEPS_PAGES)
-    except PydlbenchError as error:
-        return str(error)
+def _trace_kept(bench: _Bench, trace: TraceFacts, way: str) -> TracedStep:
+    """Return the traced step in a process that keeps its pages.
 
-
-def _trace_kept(
-    kernel: RemoteKernel[StepFacts] | str, trace: TraceFacts, way: str
-) -> TracedStep | str:
-    """Return the traced step in a process that keeps its pages; or why it is not measured."""
-    if isinstance(kernel, str):
-        return kernel
-    try:
-        names, kept = (
-            [(call.operator, call.module, call.direction) for call in calls]
-            for calls in (trace.calls, kernel.trace().calls)
-        )
-    except PydlbenchError as error:
-        return str(error)
+    Raises:
+        PydlbenchError: it cannot be prepared or traced, or its trace has other calls.
+    """
+    kernel = bench.prepare(_KEEPS_PAGES)
+    names, kept = (
+        [(call.operator, call.module, call.direction) for call in calls]
+        for calls in (trace.calls, kernel.trace().calls)
+    )
     if names != kept:
-        return "its trace has other calls than that of the step"
+        raise UnsupportedError("its trace has other calls than that of the step")
     return TracedStep(kernel, way, len(trace.calls), plain=True)
 
 
@@ -479,7 +469,6 @@ class _Rounds:
 
     Attributes:
         calls: the calls alone, once they are prepared.
-        has_kernels: whether the native layers were found.
         whole: whether all subjects were visited.
         not_made: steps with one thing changed that were not measured, with the reason.
         no_log: why nothing is known that only a log tells; empty if there is a log.
@@ -523,7 +512,7 @@ class _Rounds:
         # Rounds whose process died, of which only the second ends the breakdown.
         self._lost = 0
         self.calls: _PreparedCalls | None = None
-        self.has_kernels = self.whole = False
+        self.whole = False
         self._limits: dict[tuple[str, str], float] = {}
         self._no_limits: list[str] = []
         self.not_made: dict[str, None] = {}
@@ -587,7 +576,6 @@ class _Rounds:
             self.table,
         )
         self.notes += bench.native.notes
-        self.has_kernels = True
 
     def prepare(self) -> None:
         """Prepare the step with kept pages, the calls alone and the probes, for later rounds."""
@@ -597,15 +585,13 @@ class _Rounds:
         bench.stages.begin("calls alone")
         # The C library does not allocate a GPU's memory.
         if not step.on_gpu:
-            plain = _trace_kept(_prepare_kept(bench), trace, self._way)
-            if isinstance(plain, str):
-                self.not_made[_lack(STEP_KEPT, plain)] = None
-            else:
-                size = replace(self._size, process=_NOT_WARM)
+            size = replace(self._size, process=_NOT_WARM)
+            try:
+                sample = _trace_kept(bench, trace, self._way).sample
                 policy = bench.parts_policy()
-                subjects.append(
-                    Subject(key=STEP_KEPT, sample=plain.sample, policy=policy, size=size)
-                )
+                subjects.append(Subject(key=STEP_KEPT, sample=sample, policy=policy, size=size))
+            except PydlbenchError as error:
+                self.not_made[_lack(STEP_KEPT, str(error))] = None
         if norms := not trace.compiled and any(_NORM in call.operator for call in trace.calls):
             self.notes.append(_UNFUSED.format(framework=step.framework, mode=step.mode))
         # Statistics of a minibatch cannot be folded into weights.
@@ -776,7 +762,7 @@ def _derive(
     if measured.whole and calls is not None:
         parts = _step_parts(bench, recording, calls, table)
         experiments, kernel_notes = _experiments(bench, recording, measured, parts, missing)
-    elif measured.has_kernels:
+    elif bench.native.rows:
         parts = _step_parts(bench, recording, calls or _PreparedCalls(), table)
         missing = {"alone": {_LOGS: rest}, "in_context": {_COUNTERS: rest}}
     else:

@@ -23,7 +23,6 @@ _UPDATE_PERIOD_S = 5.0
 # Interrupted runs whose native rows a run goes on from: readings of another day need not hold.
 _MAX_AGE: Final = dt.timedelta(days=1)
 _MAX_RECENT_RUNS: Final = 20
-_WITH_KERNELS: Final = ("breakdown", "estimate", "sweep")
 
 
 class OneInterrupt:
@@ -241,8 +240,7 @@ class RowRecorder:
         since = dt.datetime.now(dt.UTC) - _MAX_AGE
         for info in self.store.runs(limit=_MAX_RECENT_RUNS):
             begun = dt.datetime.fromisoformat(info.created_utc)
-            ended = info.status in ("interrupted", "killed") and info.id != run.id
-            if not ended or begun < since or info.kind not in _WITH_KERNELS:
+            if info.status not in ("interrupted", "killed") or begun < since:
                 continue
             with contextlib.suppress(UsageError):
                 refuse_differences(self.store.record(info.id), run, {}, {})
