@@ -42,6 +42,7 @@ from pydlbench.study.estimate import contrast
 from pydlbench.study.loop import sample_pair
 from pydlbench.timing.policy import Policy, gpu_policy, step_policy
 from pydlbench.timing.statistics import median
+from pydlbench.units import quantity
 from pydlbench.words import TIMINGS
 from pydlbench.workers.host import RemoteKernel, releasing
 from pydlbench.workers.installation import Installation
@@ -90,7 +91,8 @@ def compare_interleaved(
     against = [
         None
         if len(pair.logs) >= MIN_PASSES
-        else pair.reason or f"{len(pair.logs)} repetitions; a verdict takes {MIN_PASSES}"
+        else pair.reason
+        or f"{quantity(len(pair.logs), 'repetition')}; a verdict takes {MIN_PASSES}"
         for pair in measured
     ]
     cycles = np.array([_mean(pair.cycles) for pair in measured])

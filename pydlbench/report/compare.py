@@ -71,7 +71,7 @@ def side_lines(comparison: Comparison) -> list[str]:
     lines = [f"{mark}  {_side(side)}" for mark, side in (("A", comparison.a), ("B", comparison.b))]
     if comparison.passes:
         lines.append(
-            f"both measured here, in turn, each prepared {comparison.passes} times: "
+            f"both measured here, in turn, each prepared {quantity(comparison.passes, 'time')}: "
             f"{comparison.b.machine or 'machine not recorded'}"
         )
     if comparison.matching.axis:
@@ -113,7 +113,9 @@ def legend(comparison: Comparison) -> list[str]:
     """Return the explanation of the columns and the verdicts."""
     level = f"{100 * comparison.confidence:g} %"
     if comparison.passes:
-        interval_of = f"its {level} interval is that of {comparison.passes} preparations"
+        interval_of = (
+            f"its {level} interval is that of {quantity(comparison.passes, 'preparation')}"
+        )
     elif comparison.assumed_sd is None:
         interval_of = (
             f"its {level} prediction interval counts what {comparison.replicates} runs of the same "
@@ -266,9 +268,10 @@ def conclude(comparison: Comparison) -> list[str]:
             f"nothing is known to be faster or slower: {len(groups[SAME])} of "
             f"{quantity(total, 'row')} are the same within {_within(comparison)}"
         )
+    elif total == 1:
+        sentence = f"it is unclear which is faster: {_single(comparison)}"
     else:
-        rows = "the row" if total == 1 else f"the {total} rows"
-        sentence = f"nothing is certain about {rows} that both have"
+        sentence = f"nothing is certain about the {total} rows that both have"
     rest = [
         f"{len(groups[verdict])} {words}"
         for verdict, words in (
@@ -308,7 +311,19 @@ def ratio_sentence(comparison: Comparison) -> str:
     least = estimate.reason or (
         f"changes below {least_change(known)} cannot be told" if known else "too few repetitions"
     )
-    return f"it is unclear which is faster: B takes {ratio}, {times}; {least} (--repetitions)"
+    return f"it is unclear which is faster: {_single(comparison)}; {least} (--repetitions)"
+
+
+def _single(comparison: Comparison) -> str:
+    """Return the ratio of the only row with its interval, and both times."""
+    (row,) = comparison.rows
+    estimate = row.estimate
+    text = f"B takes {ratio_text(estimate.ratio)}x A's time"
+    if estimate.ci_low is not None and estimate.ci_high is not None:
+        ends = f"{ratio_text(estimate.ci_low)} .. {ratio_text(estimate.ci_high)}"
+        text += f" ({100 * comparison.confidence:g} % {ends})"
+    medians = [side.median or 0.0 for side in (row.b, row.a)]
+    return f"{text}, {' against '.join(map(format_seconds, medians))}"
 
 
 def _changed(rows: list[ComparedRow], total: int) -> str:

@@ -17,6 +17,7 @@ from pydlbench.records.run import RunInfo, RunRecord
 from pydlbench.store.entry import Entry
 from pydlbench.store.resume import merge_records, refuse_differences
 from pydlbench.store.store import Store, short_id
+from pydlbench.units import quantity, some_names
 
 # Seconds between two updates of a run's device and environment.
 _UPDATE_PERIOD_S = 5.0
@@ -237,6 +238,7 @@ class RowRecorder:
         """
         if self.store is None:
             return
+        taken: list[str] = []
         since = dt.datetime.now(dt.UTC) - _MAX_AGE
         for info in self.store.runs(limit=_MAX_RECENT_RUNS):
             begun = dt.datetime.fromisoformat(info.created_utc)
@@ -245,9 +247,12 @@ class RowRecorder:
             with contextlib.suppress(UsageError):
                 refuse_differences(self.store.record(info.id), run, {}, {})
                 entries = self.store.entries(info.id, "layer")
-                if entries and not self._quiet:
-                    self._tell(f"native rows of the interrupted run {info.id} are taken")
+                if entries:
+                    taken.append(info.id)
                 yield from entries
+        if taken and not self._quiet:
+            count = quantity(len(taken), "interrupted run")
+            self._tell(f"native rows of {count} are taken: {some_names(taken)}")
 
     def add(self, table: str, document: Mapping[str, Any], key: str | None = None) -> None:
         """Store a finished result.
