@@ -35,17 +35,12 @@ def run(args: BackendsOptions, describe: Callable[[str, str], dict[str, Any]] | 
         0, also if backends are missing.
 
     Raises:
-        UsageError: bad ``--device``, unwritable file.
+        UsageError: a file cannot be written.
     """
     from pydlbench.backends.capabilities import all_capabilities, default_device
-    from pydlbench.words import check_device
 
     outputs = Outputs.from_options(args)
-    if args.device is not None:
-        check_device(args.device)
-        devices = [args.device]
-    else:
-        devices = list(dict.fromkeys(["cpu", default_device()[0]]))
+    devices = [args.device] if args.device else list(dict.fromkeys(["cpu", default_device()[0]]))
     entries = [
         entry
         for backend in all_capabilities()

@@ -23,6 +23,7 @@ from pydlbench.cli.options import (
     option,
 )
 from pydlbench.cli.output import Outputs, gate, reading_runs, without_collection
+from pydlbench.cli.sweep import read_file, read_text, table_keys
 from pydlbench.cli.terminal import tell
 from pydlbench.cli.values import (
     one_of,
@@ -317,8 +318,6 @@ def _request(args: RunOptions) -> tuple[dict[str, Any], str | None]:
     Raises:
         UsageError: the file or an option is invalid, or there is no such run.
     """
-    from pydlbench.cli.sweep import read_file, read_text, table_keys
-
     if args.resume is not None:
         return _resumed(args, args.resume)
     if args.file is None:
@@ -342,7 +341,6 @@ def _request(args: RunOptions) -> tuple[dict[str, Any], str | None]:
 
 def _resumed(args: RunOptions, resume: str) -> tuple[dict[str, Any], str]:
     """Return the request of the resumed run, with the engine of ``args``, and the run."""
-    from pydlbench.cli.sweep import read_text, table_keys
     from pydlbench.store.entry import BEING_WRITTEN
 
     args.refuse([name for name in _RUN_OPTIONS if name != "on"], "with --resume")

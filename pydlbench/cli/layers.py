@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.cli.layer_options import LayersOptions
 from pydlbench.cli.layer_request import read_request
+from pydlbench.cli.machine import reading_store
 from pydlbench.errors import PydlbenchError, UsageError
 from pydlbench.grouping import group_by
 from pydlbench.report.blocks import Block
@@ -53,7 +54,6 @@ def run(args: LayersOptions, session_factory: Callable[..., Any] | None = None) 
                 processes.enter_context(_native_ahead(threads))
 
         request = read_request(args, begin=begin)
-        from pydlbench.cli.machine import reading_store
         from pydlbench.cli.measuring import answer
         from pydlbench.cli.output import expecting, row_warnings
         from pydlbench.records.measurement import Measurement
@@ -142,7 +142,6 @@ def _native_ahead(threads: int | None) -> contextlib.AbstractContextManager[None
 
 def _is_known(args: LayersOptions, record: RunRecord) -> bool:
     """Whether a run of layers on this machine, at most a day old, has printed its warnings."""
-    from pydlbench.cli.machine import reading_store
     from pydlbench.store.place import machine_name
 
     begun = dt.datetime.fromisoformat(record.created_utc)
