@@ -1,0 +1,231 @@
+"""Counts how often a swap in a step saves what its calls alone foretold.
+
+    python benchmarks/swaps.py --md swaps.md               # all 20 swaps, about 40 minutes
+    python benchmarks/swaps.py --only 0:5 --json a.json    # a slice; --join *.json adds slices up
+
+Each swap puts a slower or faster kernel, of NumPy, PyTorch or Numba, into a step of mnist, cifar10
+or a small transformer. It is right if the saving of the step lies in the interval that was foretold
+(``in``), consistent if the two intervals overlap. Run it alone on the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pydlbench
+from pydlbench.report.text import markdown_table
+from pydlbench.units import format_seconds
+
+SOURCE = """
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+def host(x):
+    return x.detach().numpy()
+
+def relu_numpy(x):
+    return torch.from_numpy(np.maximum(host(x), 0))
+
+def relu_slow(x):
+    return torch.where(x > 0, x, torch.zeros_like(x)) * 1.0
+
+def relu_inplace_slow(x):
+    return x.copy_(torch.clamp_min(x * 1.0, 0))
+
+def relu_inplace_numpy(x):
+    np.maximum(host(x), 0, out=host(x))
+    return x
+
+def relu_numba(x):
+    from numba import njit, prange
+    global _kernel
+    if "_kernel" not in globals():
+        @njit(parallel=False)
+        def _kernel(a, b):
+            for i in range(a.size):
+                b[i] = a[i] if a[i] > 0 else 0.0
+    out = torch.empty_like(x)
+    _kernel(host(x).reshape(-1), out.numpy().reshape(-1))
+    return out
+
+def gelu_slow(x, approximate="none"):
+    return x * 0.5 * (1 + torch.erf(x * 0.7071067811865476))
+
+def softmax_slow(x, dim, half_to_float):
+    shifted = (x - x.amax(dim, keepdim=True)).exp()
+    return shifted / shifted.sum(dim, keepdim=True)
+
+def softmax_numpy(x, dim, half_to_float):
+    a = host(x)
+    e = np.exp(a - a.max(dim, keepdims=True))
+    return torch.from_numpy(e / e.sum(dim, keepdims=True))
+
+def norm_slow(x, shape, weight, bias, eps):
+    dims = tuple(range(-len(shape), 0))
+    mean = x.mean(dims, keepdim=True)
+    rstd = (x.var(dims, keepdim=True, unbiased=False) + eps).rsqrt()
+    return (x - mean) * rstd * weight + bias, mean, rstd
+
+def addmm_slow(bias, a, b, beta=1, alpha=1):
+    return torch.mm(a, b) + bias
+
+def addmm_numpy(bias, a, b, beta=1, alpha=1):
+    return torch.from_numpy(host(a) @ host(b) + host(bias))
+
+def mm_numpy(a, b):
+    return torch.from_numpy(host(a) @ host(b))
+
+def mm_split(a, b):
+    half = a.shape[0] // 2
+    return torch.cat([torch.mm(a[:half], b), torch.mm(a[half:], b)])
+
+def bmm_loop(a, b):
+    return torch.stack([torch.mm(x, y) for x, y in zip(a, b)])
+
+class Slow(nn.Module):
+    def forward(self, x):
+        return x * 0.5 * (1 + torch.erf(x * 0.7071067811865476))
+
+def gelu_module(module):
+    return Slow()
+
+class Merged(nn.Module):
+    def __init__(self, other):
+        super().__init__()
+        self.weight, self.bias = other.weight, other.bias
+
+    def forward(self, x):
+        return torch.addmm(self.bias, x.flatten(0, -2), self.weight.t()).view(*x.shape[:-1], -1)
+
+class Block(nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads = heads
+        self.one, self.two = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.gelu = nn.GELU()
+
+    def forward(self, x):
+        shape = (*x.shape[:2], 3 * self.heads, -1)
+        q, k, v = self.qkv(self.one(x)).view(shape).transpose(1, 2).chunk(3, 1)
+        scores = torch.softmax(q @ k.mT * q.shape[-1] ** -0.5, -1)
+        x = x + self.out((scores @ v).transpose(1, 2).flatten(2))
+        return x + self.down(self.gelu(self.up(self.two(x))))
+
+def transformer():
+    torch.manual_seed(0)
+    return nn.Sequential(*(Block(256, 8) for _ in range(4))), torch.randn(8, 128, 256)
+
+def perceptron():
+    torch.manual_seed(0)
+    layers = [layer for _ in range(4) for layer in (nn.Linear(1024, 1024), nn.ReLU())]
+    return nn.Sequential(*layers), torch.randn(512, 1024)
+"""
+#: Model, target, kernel and phase of each swap.
+SWAPS = [
+    ("transformer", "aten.gelu", "gelu_slow", "forward"),
+    ("transformer", "aten.gelu", "gelu_slow", "training"),
+    ("transformer", "aten._softmax", "softmax_slow", "forward"),
+    ("transformer", "aten._softmax", "softmax_numpy", "training"),
+    ("transformer", "aten.native_layer_norm", "norm_slow", "forward"),
+    ("transformer", "aten.native_layer_norm", "norm_slow", "training"),
+    ("transformer", "aten.addmm", "addmm_slow", "forward"),
+    ("transformer", "aten.addmm", "addmm_numpy", "training"),
+    ("transformer", "aten.mm", "mm_split", "training"),
+    ("transformer", "aten.bmm", "bmm_loop", "forward"),
+    ("transformer", "module:GELU", "gelu_module", "training"),
+    ("transformer", "module:Linear", "Merged", "forward"),
+    ("perceptron", "aten.relu", "relu_numpy", "forward"),
+    ("perceptron", "aten.relu", "relu_slow", "training"),
+    ("perceptron", "aten.relu", "relu_numba", "forward"),
+    ("perceptron", "aten.mm", "mm_numpy", "training"),
+    ("mnist", "aten.relu_", "relu_inplace_slow", "training"),
+    ("mnist", "aten.addmm", "addmm_slow", "forward"),
+    ("cifar10", "aten.relu_", "relu_inplace_numpy", "forward"),
+    ("cifar10", "aten.relu_", "relu_inplace_slow", "training"),
+]
+
+
+def saving(swap: tuple[str, str, str, str], file: Path, repetitions: int) -> dict[str, Any]:
+    """Return what one swap saves, as the comparison has it."""
+    model, target, kernel, phase = swap
+    name = model if model in ("mnist", "cifar10") else f"{file}:{model}"
+    options = {"swap": f"{target}={file}:{kernel}", "phase": phase, "repetitions": repetitions}
+    document = pydlbench.compare_models(name, name, **options)
+    assert document.change is not None
+    assert document.change.swap is not None
+    return document.change.swap.to_dict()
+
+
+def line(swap: tuple[str, ...], found: dict[str, Any]) -> list[str]:
+    """Return the table's line of a swap."""
+    foretold, step = found["foretold"], found["step"]
+
+    def between(term: dict[str, Any]) -> str:
+        ends = " .. ".join(format_seconds(term[end]) for end in ("ci_low", "ci_high"))
+        return f"{format_seconds(term['saved_s'])} ({ends})"
+
+    told = {True: "in", False: "out", None: "not told"}[found["as_foretold"]]
+    overlap = step["ci_low"] <= foretold["ci_high"] and foretold["ci_low"] <= step["ci_high"]
+    return [
+        *swap,
+        between(foretold),
+        between(step),
+        format_seconds(found["dispatch"]["saved_s"]),
+        told,
+        "yes" if overlap else "no",
+    ]
+
+
+def main() -> None:
+    """Run a slice of the swaps, or join slices, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", default=":", help="a slice of the swaps: 0:5")
+    parser.add_argument("--repetitions", type=int, default=16, help="processes of each side")
+    parser.add_argument("--json", help="file to keep the slice's answers in")
+    parser.add_argument("--join", nargs="+", help="files of slices, instead of running swaps")
+    parser.add_argument("--md", help="file to write the table into")
+    given = parser.parse_args()
+    answers: list[tuple[list[str], dict[str, Any]]] = []
+    for path in given.join or ():
+        answers += json.loads(Path(path).read_text(encoding="utf-8"))
+    first, last = (int(end) if end else None for end in given.only.split(":"))
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "swapped_kernels.py"
+        file.write_text(SOURCE, encoding="utf-8")
+        for swap in [] if given.join else SWAPS[first:last]:
+            answers.append(([*swap], saving(swap, file, given.repetitions)))
+            print(*line(*answers[-1]), sep="  ", flush=True)
+            if given.json:
+                Path(given.json).write_text(json.dumps(answers), encoding="utf-8")
+    rows = [line(tuple(swap), found) for swap, found in answers]
+    titles = [
+        "model",
+        "target",
+        "kernel",
+        "phase",
+        "foretold",
+        "step",
+        "dispatch",
+        "told",
+        "overlap",
+    ]
+    told = [row[-2] for row in rows]
+    table = markdown_table(titles, rows)
+    table += (
+        f"\n{told.count('in')} of {len(told) - told.count('not told')} that could be told are in"
+    )
+    print(table)
+    if given.md:
+        Path(given.md).write_text(f"{table}\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
