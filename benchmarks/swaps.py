@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -193,6 +194,8 @@ def main() -> None:
     parser.add_argument("--join", nargs="+", help="files of slices, instead of running swaps")
     parser.add_argument("--md", help="file to write the table into")
     given = parser.parse_args()
+    # Numba imports a library that has the name of a file here.
+    sys.path[:] = [place for place in sys.path if Path(place) != Path(__file__).parent]
     answers: list[tuple[list[str], dict[str, Any]]] = []
     for path in given.join or ():
         answers += json.loads(Path(path).read_text(encoding="utf-8"))
