@@ -32,7 +32,7 @@ COMMANDS = {
     "--repetitions 1 --json OUT",
 }
 CALLS = ("open", "write", "pwrite", "fsync", "rename", "mmap", "pipe", "fork", "new")
-LIMIT_S = 60
+LIMIT_S = 300
 
 
 def arm(call, number):
