@@ -33,7 +33,7 @@ from forecast import Keep, errors, machine, missing_reason, run_steps, stored_ru
 from forecast import verdict as forecasts_verdict
 from journal import Journal
 
-from pydlbench.analysis.breakdown_run import break_down_step
+from pydlbench.analysis import breakdown_run
 from pydlbench.analysis.forecast import forecast_step
 from pydlbench.analysis.operators import listed
 from pydlbench.analysis.rows import batches, now_utc
@@ -346,9 +346,10 @@ def broken_down(step: StepSpec, session: Session, keep: Keep) -> dict[str, Any]:
     def tell(what: str) -> None:
         moments.append((time.monotonic(), what))
 
-    found = break_down_step(
+    *_, record = breakdown_run.broken_down(
         step, session, advance=lambda _done, _of, what: tell(what.partition(",")[0])
-    ).to_dict()
+    )
+    found = record.to_dict()
     keep("breakdown", found, "")
     tell("end")
     parts: dict[str, float] = {}

@@ -22,7 +22,7 @@ import contextlib
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -124,17 +124,8 @@ _COARSE_ROUNDS: Final = {"cpu": 5, "cuda": 3}
 _PREPARING_STAGES: Final = 5
 # Why parts have no time in the answers of the coarse rounds.
 _LATER: Final = "the breakdown ended before they were timed"
-# Experiments that are not made in these answers.
-_LOGS: Final = "what libraries log of calls alone"
-_COUNTERS: Final = "caches, page faults and waking threads"
 # Checks are the business of ``pydlbench step``.
 _PREPARATION: Final = StepPreparation(checks=False)
-
-
-def break_down_step(step: StepSpec, session: Session, **how: Any) -> BreakdownRecord:
-    """Measure a step and its parts, and return where its time goes; see :func:`broken_down`."""
-    *_, record = broken_down(step, session, **how)
-    return record
 
 
 def broken_down(
@@ -764,7 +755,7 @@ def _derive(
         experiments, kernel_notes = _experiments(bench, recording, measured, parts, missing)
     elif bench.native.rows:
         parts = _step_parts(bench, recording, calls or _PreparedCalls(), table)
-        missing = {"alone": {_LOGS: rest}, "in_context": {_COUNTERS: rest}}
+        missing = {"alone": {"logs of libraries": rest}, "in_context": {"counters": rest}}
     else:
         parts = measured.early_parts(rest or _LATER)
     breakdown = break_down(table, parts, experiments, missing)
@@ -781,6 +772,7 @@ def _derive(
             *([rest] if rest and measured.whole else []),
         ),
     )
+    repeated = quantity(table.again, "timing")
     all_notes = (
         *facts.notes,
         *recording.listed.notes,
@@ -788,7 +780,7 @@ def _derive(
         *measured.notes,
         *kernel_notes,
         *bench.native.below_limits(),
-        *_repeated_visits(table),
+        *([f"disturbed by others and taken once more: {repeated}"] if table.again else []),
     )
     return BreakdownRecord(
         **msgspec.structs.asdict(breakdown),
@@ -874,13 +866,6 @@ def _step_parts(
         in_place=in_place,
         lacks=lacks,
     )
-
-
-def _repeated_visits(table: SampleTable) -> list[str]:
-    """Say how many visits were disturbed, so that there was a second one."""
-    if not table.again:
-        return []
-    return [f"disturbed by others and taken once more: {quantity(table.again, 'timing')}"]
 
 
 def _log_experiments(

@@ -313,7 +313,7 @@ def record_of(step: StepSpec, session: Session, facts: StepFacts, samples: Serie
         inner=samples.inner,
         faults=samples.faults,
         busy=samples.busy,
-        threads=_threads(step, session),
+        threads=None if step.on_gpu else len(session.cpus),
         checks=facts.checks,
         output=facts.output,
         parameters=facts.parameters,
@@ -334,14 +334,11 @@ def record_of(step: StepSpec, session: Session, facts: StepFacts, samples: Serie
     )
 
 
-def _threads(step: StepSpec, session: Session) -> int | None:
-    return None if step.on_gpu else len(session.cpus)
-
-
 def _refused(step: StepSpec, session: Session, error: PydlbenchError) -> StepRecord:
     absent = isinstance(error, (UnsupportedError, BackendMissingError))
     status = "skipped" if absent else "failed"
-    return StepRecord(spec=step, status=status, reason=str(error), threads=_threads(step, session))
+    threads = None if step.on_gpu else len(session.cpus)
+    return StepRecord(spec=step, status=status, reason=str(error), threads=threads)
 
 
 # -----------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import pytest
 from invented_gpu import MODEL, Gpu, GpuSession, Worker, convolution
 from invented_gpu import Kernel as Kernel_
 
-from pydlbench.analysis.breakdown_run import break_down_step, broken_down
+from pydlbench.analysis.breakdown_run import broken_down
 from pydlbench.analysis.call_times import (
     CACHES,
     LAUNCH_GAPS,
@@ -24,6 +24,13 @@ from pydlbench.records.user_model import UserModelSpec
 from pydlbench.runner.options import RunnerOptions
 from pydlbench.runner.session import Session
 from pydlbench.timing.chunk import Chunk, ChunkRequest
+
+
+def whole(step, session):
+    """Return the last answer of a breakdown."""
+    *_, record = broken_down(step, session)
+    return record
+
 
 REQUEST = ChunkRequest(samples=2, inner=3, untimed=1, touch=True)
 
@@ -148,7 +155,7 @@ def gpu_breakdown(*device_s, share=0.9, gpu=None, **changes):
     }
     session = gpu_session(*device_s, model=case["model"], **(gpu or {}))
     session.share = share
-    found = break_down_step(StepSpec(**case), session)
+    found = whole(StepSpec(**case), session)
     return found, {one.term: one.seconds for one in found.terms}
 
 
@@ -190,7 +197,7 @@ def test_on_a_gpu_native_kernels_stay_prepared_where_they_have_room(room, prepar
     session = gpu_session(200e-6, 150e-6)
     session.room = room
     step = StepSpec(model=MODEL, own=UserModelSpec(), framework="torch", device="cuda:0")
-    found = break_down_step(step, session)
+    found = whole(step, session)
     assert len(session.prepared) == prepared
     assert found.levels.native.median == pytest.approx(4e-6)
     assert all(kernel.released for kernel in session.native)
@@ -206,7 +213,7 @@ def test_on_a_gpu_a_native_kernel_whose_process_died_is_prepared_again():
 
     session.measure = leaves_a_dead_one
     step = StepSpec(model=MODEL, own=UserModelSpec(), framework="torch", device="cuda:0")
-    found = break_down_step(step, session)
+    found = whole(step, session)
     assert len(session.prepared) == 1
     assert found.levels.native.n == 3 + 4
 
@@ -258,7 +265,7 @@ def test_calls_alone_that_end_their_process_do_not_take_the_traced_step_along(mo
 
     monkeypatch.setattr(Worker, "build", building)
     step = StepSpec(model=MODEL, own=UserModelSpec(), framework="torch", device="cuda:0")
-    found = break_down_step(step, session)
+    found = whole(step, session)
     assert len(steps) == 2 + 3 + 4
     assert found.levels.alone is None
     assert found.levels.native.median == pytest.approx(4e-6)
@@ -278,7 +285,7 @@ def test_a_traced_step_that_ends_its_process_by_itself_ends_the_breakdown(monkey
     monkeypatch.setattr(Kernel_, "sample", dying)
     step = StepSpec(model=MODEL, own=UserModelSpec(), framework="torch", device="cuda:0")
     with pytest.raises(WorkerError):
-        break_down_step(step, session)
+        whole(step, session)
 
 
 STEP = StepSpec(model=MODEL, own=UserModelSpec(), framework="torch", device="cuda:0")
@@ -363,7 +370,7 @@ def test_a_lost_process_costs_a_round_and_a_second_one_the_rest(monkeypatch, dea
         return kernel
 
     monkeypatch.setattr(Worker, "build", building)
-    found = break_down_step(STEP, session)
+    found = whole(STEP, session)
     assert found.measured.n == rounds
     assert sum(term.seconds for term in found.terms) == pytest.approx(found.measured.median)
     assert any("SIGKILL" in text for text in (*found.notes, *found.not_measured))
@@ -387,7 +394,7 @@ def test_a_real_step_is_broken_down():
     pytest.importorskip("torch")
     case = StepSpec(model="mnist", batch=4, phase="training", framework="torch", mode="eager")
     with Session(RunnerOptions(budget_s=0.01, threads=1, repetitions=1, estimate=True)) as session:
-        found = break_down_step(case, session)
+        found = whole(case, session)
     assert sum(one.seconds for one in found.terms) == pytest.approx(found.measured.median)
     assert found.measured == found.levels.step
     assert found.processes == 5 + 4  # coarse rounds, then whole ones
