@@ -356,7 +356,7 @@ def _steps(run: Loaded) -> list[Block]:
     several = len({record.threads for record in records} - {None}) > 1
 
     def setting(record: StepRecord) -> tuple[object, ...]:
-        """Return what all steps below a heading share."""
+        """Return the settings that all steps below a heading share."""
         spec = record.spec
         words = spec.own.described(spec.phase) if spec.own is not None else ()
         images = (spec.layout, spec.feed, spec.fetch, spec.cast)
