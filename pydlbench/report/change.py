@@ -157,8 +157,9 @@ def _about(results: StepAgreement) -> list[str]:
         lines.append(f"weights: {same} of B's are A's, by name and shape or by order{other}")
     if results.agreement is not None:
         lines.append(f"results: {results.agreement.check.detail}")
-        timed = quantity(results.timed, "timed step")
-        lines.append(f"{timed} compared, each with inputs of its own" if results.timed else "")
+        timed = f"{quantity(results.timed, 'timed step')} compared, each with inputs of its own"
+        none = "timed steps are not compared: only a user model's in PyTorch on a CPU can be"
+        lines.append(timed if results.timed else none)
     if results.draws:
         lines.append("a step draws random numbers: with others, its results differ for that reason")
     return lines

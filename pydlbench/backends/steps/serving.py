@@ -61,7 +61,8 @@ def _timed_results(
     model: StepModel, backend: FrameworkBackend, preparation: StepPreparation
 ) -> TimedResults | None:
     """Replay results of other processes; return the recorder of this one's, if requested."""
-    if not isinstance(model, UserModel) or backend.runtime is not None:
+    # TensorFlow's inputs are constants, and a GPU's samples are not taken one by one.
+    if not isinstance(model, UserModel) or backend.name != "torch" or backend.runtime is not None:
         return None
     timed = TimedResults(model, preparation.timed)
     for folder in preparation.replays:
