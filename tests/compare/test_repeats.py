@@ -196,6 +196,8 @@ def test_disturbed_rows_are_to_be_measured_again_in_the_conclusion_and_for_a_gat
     comparison = compared(side("a", [row()]), side("b", [row(median=50e-3, contended=1)]))
     (advice,) = what_would_decide(comparison, 0.03)
     assert "when nothing else runs" in advice
+    assert "it is unclear which is faster: B takes 5.000x A's time" in conclude(comparison)[0]
+    assert "50.0 ms against 10.0 ms" in conclude(comparison)[0]
     assert "when nothing else runs" in conclude(comparison)[1]
     assert "more runs" not in advice + conclude(comparison)[1]
 

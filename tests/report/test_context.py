@@ -11,8 +11,10 @@ from pydlbench.records.step import StepRecord, StepSpec
 from pydlbench.records.trace import CallInContext, Dominant, ModuleInContext, Tracing
 from pydlbench.report.blocks import Lines, TableBlock
 from pydlbench.report.module_tree import context_blocks, next_line
-from pydlbench.report.step import steps_report
+from pydlbench.report.step import conclude, step_rows, steps_report
 from pydlbench.report.text import as_text
+
+TIME = TimeSummary(median=0.1, ci_low=0.1, ci_high=0.1, q1=0.1, q3=0.1, min=0.1, n=9)
 
 
 def record_of(**more):
@@ -99,17 +101,42 @@ def test_times_of_modules_in_a_disturbed_step_have_its_star():
 
 
 def test_tables_of_several_steps_name_what_differs(run_record):
-    time = TimeSummary(median=0.1, ci_low=0.1, ci_high=0.1, q1=0.1, q3=0.1, min=0.1, n=9)
     specs = [
         StepSpec(model="mnist", batch=batch, phase=phase)
         for batch, phase in ((8, "training"), (16, "training"), (8, "forward"))
     ]
-    records = [msgspec.structs.replace(record_of(time=time), spec=spec) for spec in specs]
+    records = [msgspec.structs.replace(record_of(time=TIME), spec=spec) for spec in specs]
     text = as_text(steps_report(run_record, records))
     for spec in specs:
         assert says(
             text, f"torch eager  phase {spec.phase}  batch {spec.batch}: dominated by conv2"
         )
+
+
+@pytest.mark.parametrize(
+    ("disturbed", "said"),
+    [
+        ((), "torch eager is fastest: 100 ms per step, 80 images/s; tensorflow graph"),
+        ((1,), "torch eager takes 100 ms per step, 80 images/s"),
+        ((0, 1), "torch eager takes at most 100 ms per step, at least 80 images/s"),
+    ],
+)
+def test_a_step_that_other_work_disturbed_takes_at_most_its_time(disturbed, said):
+    records = [
+        msgspec.structs.replace(
+            record_of(
+                time=msgspec.structs.replace(TIME, median=0.1 * (place + 1)), images_per_s=80.0
+            ),
+            spec=StepSpec(model="mnist", batch=8, framework=framework),
+            rounds_s=dict.fromkeys(range(9), 0.1 * (place + 1)),
+            contended=place in disturbed,
+        )
+        for place, framework in enumerate(("torch", "tensorflow"))
+    ]
+    first, *rest = conclude(step_rows(records))
+    assert says(first, said)
+    warned = f"other work disturbed {len(disturbed)} of 2 times"
+    assert any(says(line, warned) for line in rest) == bool(disturbed)
 
 
 def test_a_module_without_time_has_no_share_of_the_limit():
