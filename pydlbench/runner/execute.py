@@ -417,10 +417,9 @@ class _Loop:
         if self._unread:
             self._unread = False
             for entry in self._recorder.unfinished(self.described()):
-                result = Result("layer", dict(entry.document), key=entry.key)
-                whole = result.status == "ok" and not result.partial
-                if whole and kernel_of(entry.key) and not result.document.get("contended"):
-                    self.kernels.setdefault(str(entry.key).rpartition("/")[2], result.document)
+                if kernel_of(entry.key):
+                    name = str(entry.key).rpartition("/")[2]
+                    self.kernels.setdefault(name, dict(entry.document))
         return self.kernels.get(name)
 
     def _measure(self, task: Task) -> None:

@@ -231,7 +231,9 @@ class RowRecorder:
         return self.store.entries(self.resumed.id, samples=samples)
 
     def unfinished(self, run: RunRecord) -> Iterator[Entry]:
-        """Yield the entries of interrupted runs of the last day on this machine, newest first.
+        """Yield finished native rows of interrupted runs of the last day on this machine.
+
+        The newest run is the first. Rows that others disturbed are left out.
 
         Args:
             run: record of this run; machine, libraries and their variables must be the same.
@@ -246,7 +248,13 @@ class RowRecorder:
                 continue
             with contextlib.suppress(UsageError):
                 refuse_differences(self.store.record(info.id), run, {}, {})
-                entries = self.store.entries(info.id, "layer")
+                entries = [
+                    entry
+                    for entry in self.store.entries(info.id, "layer")
+                    if entry.document.get("status") == "ok"
+                    if entry.document.get("stop_rule") != "interrupted"
+                    if not entry.document.get("contended")
+                ]
                 if entries:
                     taken.append(info.id)
                 yield from entries
