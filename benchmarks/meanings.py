@@ -78,6 +78,8 @@ def meaning(call: RecordedCall) -> dict[str, Any]:
     - ``note``, ``dtypes``.
     """
     found = meaning_of(call)
+    uncounted = "the sizes of its results are not recorded"
+    bytes_missing = found.flops_missing if found.kind == "other" else uncounted
     values = {
         "kind": found.kind,
         "layers": [layer_text(step) for step in found.layers],
@@ -86,7 +88,7 @@ def meaning(call: RecordedCall) -> dict[str, Any]:
         "product_flops": found.product_flops,
         "flops_missing": found.flops_missing,
         "bytes": found.bytes,
-        "bytes_missing": found.bytes_missing,
+        "bytes_missing": bytes_missing if found.bytes is None else None,
         "note": found.note,
         "dtypes": list(found.dtypes),
     }

@@ -350,7 +350,7 @@ def test_a_model_of_ones_own_runs_in_torch_as_it_was_asked_for(own, session, cap
         "input 8x4",
         "adam",
         "evaluation mode",
-        "Net, 20 parameters",
+        "Net, 20 trainable parameters",
     )
     assert says(out.splitlines()[0], "torch eager takes 100 ms per step")
     assert says(out, *head)
@@ -362,7 +362,7 @@ def test_a_model_of_ones_own_runs_in_torch_as_it_was_asked_for(own, session, cap
     assert main(["runs", "show", "last"]) == 0
     assert capsys.readouterr().out.endswith(out)
     assert main(["export", "last", "--format", "md"]) == 0
-    assert says(capsys.readouterr().out, "Net, 20 parameters")
+    assert says(capsys.readouterr().out, "Net, 20 trainable parameters")
     assert main(["report", "last", "-o", "page.html"]) == 0
 
 

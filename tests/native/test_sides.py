@@ -10,7 +10,7 @@ import pytest
 
 from pydlbench import _cpu
 from pydlbench.errors import UnsupportedError
-from pydlbench.ops.windows import taps as taps_of_resize
+from pydlbench.ops.windows import positions_read
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -303,7 +303,7 @@ def test_images_of_any_sides_are_resized(source, result, mode, pass_):
         (values,) = given.values()
         for axis, (size, out) in enumerate(zip(source, result, strict=True), 2):
             matrix = np.zeros((out, size))
-            for to, (low, high, weight) in enumerate(taps_of_resize(mode, size, out)):
+            for to, (low, high, weight) in enumerate(positions_read(mode, size, out)):
                 matrix[to, low] += 1 - weight
                 matrix[to, high] += weight
             matrix = matrix.T if pass_ == "backward_data" else matrix
