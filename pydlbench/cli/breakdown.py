@@ -12,6 +12,7 @@ from pydlbench.cli.options import (
     EXPLAIN,
     FAIL_ON,
     REPETITIONS,
+    RESUME,
     WIDTH,
     ExplainedStep,
 )
@@ -56,6 +57,7 @@ class BreakdownOptions(ExplainedStep):
     width: float | None = WIDTH()
     explain: bool = EXPLAIN()
     fail_on: tuple[str, float] | None = FAIL_ON(help="exit with code 3 if a breakdown has failed")
+    resume: str | None = RESUME()
 
 
 def run(args: BreakdownOptions, session_factory: Callable[..., Any] | None = None) -> int:
@@ -82,7 +84,10 @@ def run(args: BreakdownOptions, session_factory: Callable[..., Any] | None = Non
     for task in tasks:
         task.check(None)
     return answer(
-        args, "breakdown", tasks, notes, report, sessions=session_factory, what="breakdowns"
+        *(args, "breakdown", tasks, notes, report),
+        sessions=session_factory,
+        what="breakdowns",
+        request=args.request(),
     )[0]
 
 

@@ -18,6 +18,7 @@ from pydlbench.cli.options import (
     PHASE,
     PRECISION,
     REPETITIONS,
+    RESUME,
     WHAT,
     JsonOutput,
     ModelOptions,
@@ -53,6 +54,7 @@ _ANSWER_PERIOD_S: Final = 5.0
 #: Options that have no meaning with ``--summary``.
 _NOT_IN_SUMMARY: Final = (
     *("threads", "budget", "repetitions", "seed", "top", "all", "fail_on", "store", "minutes"),
+    "resume",
 )
 
 
@@ -91,6 +93,7 @@ class EstimateOptions(ModelOptions, JsonOutput):
     fail_on: tuple[str, float] | None = FAIL_ON(
         help="exit with code 3 if a kernel could not be measured"
     )
+    resume: str | None = RESUME()
 
 
 def run(args: EstimateOptions, session_factory: Callable[..., Any] | None = None) -> int:
@@ -116,14 +119,24 @@ def run(args: EstimateOptions, session_factory: Callable[..., Any] | None = None
             )
         return show_summary(model, Outputs.from_options(args))
     from pydlbench.cli.measuring import answer
+    from pydlbench.records.estimate import StepEstimate
+    from pydlbench.records.measurement import Measurement
     from pydlbench.report.estimate import estimate_report
 
     def rows(results: Results) -> list[Measurement]:
+        if any(outcome.detail is None for outcome in results.outcomes):
+            return [part.record(Measurement) for part in results.parts.values()]
         return [row for outcome in results.outcomes for row in outcome.detail[1]]
 
+    def steps(results: Results) -> list[StepEstimate]:
+        return [
+            outcome.detail[0] if outcome.detail else StepEstimate.from_dict(outcome.document)
+            for outcome in results.outcomes
+        ]
+
     def report(record: RunRecord, results: Results) -> list[Block]:
-        (outcome,) = results.outcomes
-        return estimate_report(record, *outcome.detail, top=None if args.all else args.top)
+        (step,) = steps(results)
+        return estimate_report(record, step, rows(results), top=None if args.all else args.top)
 
     code, results = answer(
         args,
@@ -132,9 +145,10 @@ def run(args: EstimateOptions, session_factory: Callable[..., Any] | None = None
         report,
         sessions=session_factory,
         what="estimates",
+        request=args.request(),
         parts=rows,
     )
-    missing = any(outcome.detail[0].missing for outcome in results.outcomes)
+    missing = any(step.missing for step in steps(results))
     if code == 0 and missing and not results.early:
         return 1 if args.fail_on is None else FINDING
     return code

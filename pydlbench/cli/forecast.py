@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from pydlbench.cli.options import EXPLAIN, HOW, REPETITIONS, ExplainedStep, flag
+from pydlbench.cli.options import EXPLAIN, HOW, REPETITIONS, RESUME, ExplainedStep, flag
 from pydlbench.cli.steps import ModelTask, code_limit, read_steps
 from pydlbench.report.blocks import Block
 from pydlbench.runner.tasks import Result, Task, View
@@ -38,6 +38,7 @@ class ForecastOptions(ExplainedStep):
         default=_REPETITIONS,
     )
     explain: bool = EXPLAIN(help="show all operators")
+    resume: str | None = RESUME()
 
 
 def run(args: ForecastOptions, session_factory: Callable[..., Any] | None = None) -> int:
@@ -73,6 +74,7 @@ def run(args: ForecastOptions, session_factory: Callable[..., Any] | None = None
         tolerant=tolerant,
         sessions=session_factory,
         what="forecasts",
+        request=args.request(),
     )[0]
 
 

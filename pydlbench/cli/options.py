@@ -462,6 +462,14 @@ class ModelOptions(Measuring):
         read=positive_time,
     )
 
+    def request(self) -> dict[str, str]:
+        """Return the options that a resumed run must have again, as a JSON object."""
+        return {
+            name: str(getattr(self, name))
+            for name, known in self.declared().items()
+            if known.group != OUTPUT and name != "minutes"
+        }
+
 
 class ExplainedStep(ModelOptions, MarkdownOutput):
     """Options of commands that explain a framework's step."""

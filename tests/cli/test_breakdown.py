@@ -15,7 +15,7 @@ from pydlbench.analysis.breakdown_run import broken_down
 from pydlbench.cli import breakdown as command
 from pydlbench.cli import main
 from pydlbench.cli.parser import read
-from pydlbench.errors import UnsupportedError
+from pydlbench.errors import UnsupportedError, UsageError
 from pydlbench.records.breakdown import (
     Alternative,
     BreakdownRecord,
@@ -153,6 +153,28 @@ def test_an_interrupted_breakdown_is_printed_and_kept(
         info = store.find("last")
         (entry,) = store.entries(info.id)
     assert (info.status, entry.document["interrupted"]) == ("interrupted", True)
+
+
+def test_a_resumed_breakdown_takes_what_is_finished(session):
+    words = ("mnist", "--framework", "torch", "--mode", "eager,compiled")
+    seen = []
+
+    def measure(case, *arguments, **settings):
+        seen.append(case.mode)
+        if seen.count("compiled") == 1:
+            raise KeyboardInterrupt
+        return invented(case, *arguments, **settings)
+
+    assert run(words, session, measure) == 130
+    first = seen.copy()
+    assert run((*words, "--resume", "last"), session, measure) == 0
+    assert (first, seen[len(first) :]) == (["eager", "compiled"], ["compiled"])
+    with Store.open(readonly=True) as store:
+        (info,) = store.runs()
+        modes = [entry.document["mode"] for entry in store.entries(info.id)]
+    assert (info.status, modes) == ("done", ["eager", "compiled"])
+    with pytest.raises(UsageError, match="batch was None, is 4"):
+        run((*words, "--batch", "4", "--resume", info.id), session, measure)
 
 
 def test_a_breakdown_is_printed_kept_and_shown_again(session, tmp_path, capsys):

@@ -112,6 +112,19 @@ def test_an_interrupted_run_has_the_sum_of_its_rows(session, tmp_path, capsys):
         "the estimate ended before it was measured"
     }
     assert captured.err.startswith("interrupted: 0 of 1 ")
+    # The rows of the resumed run are taken, and all of a finished one.
+    session.before = stop_after(99)
+    with Store.open(readonly=True) as store:
+        name = store.find("last", unfinished=True).id
+    for _ in range(2):
+        words = ("mnist", "--device", "cpu", "--json", str(path), "--resume", name)
+        assert run(session, *words) == 0
+    found = json.loads(path.read_text())
+    assert (
+        len(set(session.cases)) == len(session.cases) == found["estimate"]["kernels_measured"] * 2
+    )
+    assert (len(found["measurements"]), found["missing"]) == (len(session.cases), [])
+    assert "dominates" in capsys.readouterr().out
 
 
 def test_the_summary_counts_without_a_session(capsys):
