@@ -8,7 +8,7 @@ follow visit all subjects. After each round there is an answer.
 Each round visits the subjects in random order, with all other processes stopped:
 
 - the step in a new process; on a GPU then replayed from a CUDA graph in the same process; with
-  folded batch norm in another new process;
+  folded batch norm, or without fused operators, in another new process;
 - the traced step, in a process that stays; once more in one that keeps freed pages (CPU);
 - the calls alone: on a GPU in the process of the traced step, else in the one that keeps its pages;
 - in every other round, calls whose libraries log what they execute;
@@ -19,6 +19,7 @@ Each round visits the subjects in random order, with all other processes stopped
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -45,6 +46,7 @@ from pydlbench.analysis.experiments import (
     RETURNED_MEMORY,
     STEP_FOLDED,
     STEP_GRAPH,
+    STEP_UNFUSED,
     WAKEUP,
     WAKEUPS,
     alternatives,
@@ -92,6 +94,8 @@ _ALONE_ROUND_S: Final = 3.5
 _PARTS_SAMPLES: Final = 4
 # PyTorch's name for batch normalisation.
 _NORM: Final = "batch_norm"
+#: TensorFlow's names of operators that it has fused.
+FUSED: Final = re.compile("_.*Fused(Conv|Depthwise|MatMul|BatchMatMul|BatchNormEx)")
 _UNFUSED: Final = (
     "no experiment on fused activations: {framework} {mode} has no step with them; native layers "
     "are not fused either, so that no difference depends on it; diagnose measures modes that fuse"
@@ -101,13 +105,14 @@ _UNFUSED: Final = (
 _CHANGES: Final = {
     STEP_KEPT: "in a process whose C library keeps freed pages",
     STEP_FOLDED: "its batch normalisations are folded into the convolutions before them",
+    STEP_UNFUSED: "its graph is not optimized by grappler's remapper, which fuses operators",
     STEP_GRAPH: "replayed from a graph, launch behind launch; the host launches the graph only",
 }
 # The allocator of a process that keeps freed pages, see ``workers.environment.ALLOCATORS``.
 _KEEPS_PAGES: Final = "kept pages"
-# Every fourth round has no step with folded batch norm: three processes tell nearly as much as
+# Every fourth round has no step with other fusion: three processes tell nearly as much as
 # four.
-_FOLDED_PERIOD: Final = LEAST_ROUNDS
+_FUSION_PERIOD: Final = LEAST_ROUNDS
 # Rounds between two logs. Only shares of each call are taken from a log; they are assumed to be the
 # same in the other rounds.
 _LOG_PERIOD: Final = 2
@@ -231,7 +236,7 @@ class _Bench:
         session: session of the processes that stay over the rounds.
         fresh: sessions of the processes that are new in each round; the processes of two rounds
             start at the same time.
-        folding: session of the step with folded batch norm.
+        changed: session of the step with folded batch norm, or without fused operators.
         native: the native layers of the step.
         rounds: number of rounds.
         kernels: all prepared kernels, which are released at the end.
@@ -241,7 +246,7 @@ class _Bench:
     step: StepSpec
     session: Session
     fresh: tuple[Session, Session]
-    folding: Session
+    changed: Session
     native: NativeLayers
     rounds: int
     kernels: list[Prepared | None]
@@ -295,7 +300,7 @@ def _bench(
         step=step,
         session=session,
         fresh=(session.sibling(), session.sibling()),
-        folding=session.sibling(),
+        changed=session.sibling(),
         native=native,
         rounds=rounds,
         kernels=[],
@@ -312,7 +317,7 @@ def _bench(
         with releasing(bench.kernels):
             pass
         bench.native.close()
-        for other in (*bench.fresh, bench.folding):
+        for other in (*bench.fresh, bench.changed):
             other.close()
 
 
@@ -493,10 +498,10 @@ class _Rounds:
         ]
         size = Size(execution_s=tracing.untraced_s, wall_s=tracing.untraced_s)
         # Sizes of the steps in new processes.
-        self._sizes: dict[str, Size | None] = dict.fromkeys((STEP, STEP_FOLDED, STEP_GRAPH), size)
-        # Whether the step with folded batch norm can be prepared, and the step be captured into a
-        # graph, as far as is known.
-        self._folds, self._replays = False, step.on_gpu
+        self._sizes: dict[str, Size | None] = dict.fromkeys((STEP, *_CHANGES), size)
+        # The step with other fusion, if it can be prepared; and whether the step can be captured
+        # into a graph, as far as is known.
+        self._fusion, self._replays = "", step.on_gpu
         # Whether the traced step and calls alone are in one process.
         self._shares_process = step.on_gpu
         self._number = 0
@@ -583,10 +588,13 @@ class _Rounds:
                 subjects.append(Subject(key=STEP_KEPT, sample=sample, policy=policy, size=size))
             except PydlbenchError as error:
                 self.not_made[_lack(STEP_KEPT, str(error))] = None
-        if norms := not trace.compiled and any(_NORM in call.operator for call in trace.calls):
+        operators = [] if trace.compiled else [call.operator for call in trace.calls]
+        if any(_NORM in operator for operator in operators):
             self.notes.append(_UNFUSED.format(framework=step.framework, mode=step.mode))
-        # Statistics of a minibatch cannot be folded into weights.
-        self._folds = norms and not step.backward
+            # Statistics of a minibatch cannot be folded into weights.
+            self._fusion = "" if step.backward else STEP_FOLDED
+        elif any(FUSED.match(operator) for operator in operators):
+            self._fusion = STEP_UNFUSED
         calls = _prepare_calls(bench, recording, self._calls_s)
         subjects += calls.subjects
         if calls.alone is not None and not step.on_gpu:
@@ -610,16 +618,16 @@ class _Rounds:
         fresh = bench.fresh[number % 2]
         if number % 2 == 0:  # the process of the next round waits, stopped while others are timed
             ahead = bench.fresh[: total - number]
-            ahead += (bench.folding,) * self._folds
+            ahead += (bench.changed,) * bool(self._fusion)
             start_together([session.worker(step.framework, step.device) for session in ahead])
         try:
             kernel = prepare_step(step, fresh, preparation=_PREPARATION)
         except WorkerError as error:
             self._note({STEP: error})
             return
-        folds = self._folds and number % _FOLDED_PERIOD > 0
-        folded = self._prepare_folded(number) if folds else []
-        steps = [self._fresh_step(STEP, kernel, number), *folded]
+        fused = bool(self._fusion) and number % _FUSION_PERIOD > 0
+        changed = self._prepare_changed(number) if fused else []
+        steps = [self._fresh_step(STEP, kernel, number), *changed]
         due = [
             subject
             for subject in self._subjects
@@ -632,8 +640,8 @@ class _Rounds:
             errors = self._study.take(steps[-1:], first=number)
         self._sizes |= {str(subject.key): subject.size for subject in steps}
         fresh.worker(step.framework, step.device).close()
-        if folds:
-            bench.folding.worker(step.framework, step.device).close()
+        if fused:
+            bench.changed.worker(step.framework, step.device).close()
         self._note(errors)
         self.whole = self.calls is not None
 
@@ -659,7 +667,7 @@ class _Rounds:
         for subject, error in errors.items():
             words = " ".join(str(error).split())
             if subject in _CHANGES:
-                self._folds = self._folds and subject != STEP_FOLDED
+                self._fusion = "" if subject == self._fusion else self._fusion
                 self._replays = self._replays and subject != STEP_GRAPH
                 self.not_made[_lack(str(subject), words)] = None
                 continue
@@ -681,16 +689,16 @@ class _Rounds:
             size=self._sizes[key],
         )
 
-    def _prepare_folded(self, number: int) -> list[Subject]:
-        """Return the step with folded batch norm; no step where it cannot be prepared."""
-        preparation = msgspec.structs.replace(_PREPARATION, folded=True)
+    def _prepare_changed(self, number: int) -> list[Subject]:
+        """Return the step with other fusion; no step where it cannot be prepared."""
+        preparation = msgspec.structs.replace(_PREPARATION, other_fusion=True)
         try:
-            kernel = prepare_step(self._bench.step, self._bench.folding, preparation=preparation)
+            kernel = prepare_step(self._bench.step, self._bench.changed, preparation=preparation)
         except PydlbenchError as error:
-            self._folds = False
-            self.not_made[_lack(STEP_FOLDED, str(error))] = None
+            self.not_made[_lack(self._fusion, str(error))] = None
+            self._fusion = ""
             return []
-        return [self._fresh_step(STEP_FOLDED, kernel, number)]
+        return [self._fresh_step(self._fusion, kernel, number)]
 
     def _replayed(self, kernel: RemoteKernel[StepFacts], number: int) -> Subject:
         """Return a step on a GPU replayed from a graph."""

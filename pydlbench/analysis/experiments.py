@@ -35,8 +35,10 @@ LOG: Final = "log"
 PAGES: Final = "pages"
 PAGES_KEPT: Final = "pages kept"
 #: Steps with one change, like :data:`STEP_KEPT`: with batch normalisations folded into the
-#: convolutions before them; and on a GPU, replayed from a graph.
+#: convolutions before them (PyTorch); without fused operators (TensorFlow); and on a GPU, replayed
+#: from a graph.
 STEP_FOLDED: Final = "folded batch norm"
+STEP_UNFUSED: Final = "unfused operators"
 STEP_GRAPH: Final = "a CUDA graph"
 #: A subject of the table: waking a thread.
 WAKEUP: Final = "wake-up"

@@ -291,8 +291,8 @@ class StepPreparation(Record, frozen=True, kw_only=True):
             None keeps none.
         replays: folders with such results of other processes, whose inputs the step is run with.
         disturbance: largest relative change of the weights, each changed by a random amount.
-        folded: whether batch normalisations are folded into the convolutions before them; forward
-            only.
+        other_fusion: whether operators are fused in another way, see
+            :meth:`~pydlbench.backends.steps.definition.StepModel.change_fusion`.
     """
 
     checks: bool = True
@@ -301,7 +301,7 @@ class StepPreparation(Record, frozen=True, kw_only=True):
     timed: str | None = None
     replays: tuple[str, ...] = ()
     disturbance: float = 0.0
-    folded: bool = False
+    other_fusion: bool = False
 
 
 class StepFacts(Record, frozen=True, kw_only=True):

@@ -292,8 +292,11 @@ class StepModel(abc.ABC):
                 reason.
         """
 
-    def fold_normalisations(self) -> None:
-        """Fold batch normalisations into the convolutions before them, before the first run.
+    def change_fusion(self) -> None:
+        """Fuse operators in another way than the framework does, before the first run.
+
+        In PyTorch batch normalisations are folded into the convolutions before them. In TensorFlow
+        operators are not fused, in the whole process.
 
         Raises:
             UnsupportedError: the framework has no such step, or there is nothing to fold.

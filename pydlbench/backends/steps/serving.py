@@ -94,8 +94,8 @@ def serve_step(
     else:
         model = catalogue_model(graph, spec, batch, preparation.disturbance)
     with model:
-        if preparation.folded:
-            model.fold_normalisations()
+        if preparation.other_fusion:
+            model.change_fusion()
         if preparation.save is not None or preparation.load is not None:
             model.exchange(preparation)
         result = model.run()

@@ -134,6 +134,13 @@ class TracedModel(StepModel):
     def scopes(self) -> dict[str, str]:
         """The names of the model's layers by the scopes of their nodes."""
 
+    def change_fusion(self) -> None:
+        """Fuse no operators; see ``steps.definition.StepModel``."""
+        if self.spec.mode != "graph":
+            super().change_fusion()
+        # The remapper is the optimizer of graphs that fuses operators.
+        tf.config.optimizer.set_experimental_options({"remapping": False})
+
     def tracer(self, run: Callable[[], Any]) -> StepTracer:
         """Return the tracer of the case's step; see ``steps.definition.StepModel``."""
         if self.spec.mode != "graph":

@@ -141,7 +141,7 @@ class TorchSubject(StepModel):
             return tracer
         return dataclasses.replace(tracer, operators=recording.facts(self.batch, notes))
 
-    def fold_normalisations(self) -> None:
+    def change_fusion(self) -> None:
         """Fold the normalisations; see ``steps.definition.StepModel``."""
         if self.spec.backward:
             raise UnsupportedError("statistics of a minibatch cannot be folded into weights")

@@ -105,12 +105,12 @@ class UserTorchModel(UserModel, TorchSubject):
     def set_layers(self, definition: StepDefinition) -> None:
         """Change nothing: the user's code sets the modes of layers."""
 
-    def fold_normalisations(self) -> None:
+    def change_fusion(self) -> None:
         """Fold the normalisations, and rebuild the step.
 
         Folding replaces the module that the step calls.
         """
-        super().fold_normalisations()
+        super().change_fusion()
         self.step = TorchStep(self, self.definition)
 
     def fed(self, batch: Batch | None = None) -> tuple[Any, ...]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from pydlbench.analysis.breakdown_run import FUSED
 from pydlbench.backends.steps.inputs import make_batch, make_weights
 from pydlbench.backends.steps.requests import request_step
+from pydlbench.backends.steps.serving import model_of
 from pydlbench.errors import PrimitiveError, UnsupportedError
 from pydlbench.models import build_model
 from pydlbench.records.step import StepPreparation, StepSpec
@@ -139,3 +141,22 @@ def test_a_keras_model_is_traced_after_tensorflow_has_stopped_recording_cheap_no
     later = seconds()
     assert later["ReadVariableOp"] == 0
     assert any(taken > 0 for name, taken in later.items() if "Conv2D" in name)
+
+
+def test_a_step_without_fused_operators_has_the_same_output(backend):
+    from pydlbench.backends.tensorflow.settings import tf
+
+    step = StepSpec(model="mnist", batch=2, framework="tensorflow", mode="graph")
+    fused, outputs = [], []
+    try:
+        for other in (False, True):
+            with model_of(backend, step) as model:
+                if other:
+                    model.change_fusion()
+                outputs.append(model.output())
+                operators = [call.operator for call in model.record()]
+            fused.append(sum(map(bool, map(FUSED.match, operators))))
+    finally:
+        tf.config.optimizer.set_experimental_options({"remapping": True})
+    assert fused == [4, 0]
+    assert outputs[1] == pytest.approx(outputs[0], abs=1e-4)

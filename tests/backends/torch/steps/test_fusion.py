@@ -91,7 +91,7 @@ def test_a_catalogue_s_step_has_the_same_output_without_its_normalisations():
     for folded in (False, True):
         with model_of(None, case) as model:
             if folded:
-                model.fold_normalisations()
+                model.change_fusion()
             outputs.append(model.run().output)
             nodes = model.module.graph.nodes
             counts.append(sum("bn" in str(node.target) for node in nodes))
@@ -104,4 +104,4 @@ def test_minibatch_statistics_are_not_folded():
         model_of(None, StepSpec(model="resnet18", batch=1, phase="training")) as model,
         pytest.raises(UnsupportedError),
     ):
-        model.fold_normalisations()
+        model.change_fusion()
