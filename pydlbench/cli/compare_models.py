@@ -16,7 +16,7 @@ from pydlbench.cli.options import flag_of
 from pydlbench.cli.output import row_warnings
 from pydlbench.cli.steps import USER_MODEL_OPTIONS, ModelTask, StepOptions, StepsTask
 from pydlbench.compare.kernels import compare_kernels
-from pydlbench.compare.models import change_of, compare_models
+from pydlbench.compare.models import change_of, compare_models, impossible_steps
 from pydlbench.errors import UsageError
 from pydlbench.models.user_model import defines, is_onnx, is_user_model
 from pydlbench.records.agreement import ModelChange
@@ -211,8 +211,9 @@ class ModelsTask(ModelTask, StepsTask):
     def _measured(self, session: Any, view: View, root: Path) -> Iterator[Result]:
         from pydlbench.compare.swaps import saving_of, time_alone
         from pydlbench.records.step import StepPreparation
-        from pydlbench.steps.agreement import agree_steps, agree_timed
+        from pydlbench.steps.agreement import agree_steps, agree_timed, copied_bytes
         from pydlbench.steps.run import runs_in_turn
+        from pydlbench.steps.traced import peak_of
 
         specs = [row.spec for row in self.rows]
         alone = None
@@ -238,6 +239,7 @@ class ModelsTask(ModelTask, StepsTask):
             *(specs, session),
             preparation=how,
             trace=True,
+            copied=copied_bytes(specs[0], root),
             progress=view.advance,
         ):
             records[index] = record
@@ -253,6 +255,8 @@ class ModelsTask(ModelTask, StepsTask):
                 yield Result("step", document, row, detail=record, so_far=True)
         view.advance(1, 1, "results of timed samples")
         results = agree_timed(specs[0], session, root, results)
+        refused = impossible_steps(records[0], records[1], peak_of(specs[0], session))
+        results = msgspec.structs.replace(results, refused=(*refused, *results.refused))
         yield changed(msgspec.structs.replace(change, results=results))
         for index, row in enumerate(self.rows):
             yield Result("step", records[index].to_dict(), row, detail=records[index])

@@ -14,6 +14,8 @@ from pydlbench.compare.rows import Matching, Pair, side_of_documents
 from pydlbench.records.agreement import ModelChange, StepAgreement
 from pydlbench.records.run import RunRecord
 from pydlbench.records.step import StepRecord
+from pydlbench.runner.claimed_times import FEWER_FLOPS, beyond_roof
+from pydlbench.steps.traced import limit_of_module
 
 #: Ratios within 1 +- this count as the same. Steps in turn, in as many processes, differ by less
 #: than stored runs do.
@@ -40,6 +42,33 @@ def change_of(a: StepRecord, b: StepRecord, results: StepAgreement) -> ModelChan
     if reasons:
         return ModelChange(results=results, untraced="; ".join(reasons))
     return ModelChange(results=results, rows=compare_steps(a, b))
+
+
+def impossible_steps(a: StepRecord, b: StepRecord, flops_per_s: float | None) -> tuple[str, ...]:
+    """Return why steps are not ranked: their times are below what their limits allow.
+
+    The limit of a step is that of its own calls, since a change may need fewer FLOPs. If B's calls
+    are not known, it is that of A's FLOPs; B may keep in caches what A's calls move.
+
+    Args:
+        a: the first step, the reference.
+        b: the second step.
+        flops_per_s: measured peak; None if unknown.
+    """
+    refused = []
+    for side, record in (("A", a), ("B", b)):
+        calls = record.calls or ()
+        limit_s, why = limit_of_module(calls), "the limits of its calls add up to"
+        if limit_s is None or not any(call.flops for call in calls):
+            calls = a.calls or ()
+            flops = sum(call.flops or 0 for call in calls)
+            limit_s, why = flops / (flops_per_s or math.inf), "the FLOPs of A alone take"
+        convolves = any("conv" in call.operator.lower() for call in calls)
+        factor = FEWER_FLOPS["conv" if convolves else "gemm"]
+        words = record.time and beyond_roof(record.time, limit_s, factor, why)
+        if words:
+            refused.append(f"{side} is not ranked: {words}")
+    return tuple(refused)
 
 
 def compare_models(

@@ -8,7 +8,6 @@ results it compares, and holds the references and a clock of its own.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
 import time
@@ -25,9 +24,9 @@ from pydlbench.backends.frameworks import shared_kernel
 from pydlbench.backends.frameworks.verdicts import judge
 from pydlbench.errors import RefusedKernelError
 from pydlbench.records.measurement import KernelSpec, Measurement
+from pydlbench.runner.claimed_times import FEWER_FLOPS, ClaimedTimes, beyond_roof, undisturbed_s
 from pydlbench.timing.chunk import Chunk, ChunkRequest, merged
 from pydlbench.timing.statistics import median
-from pydlbench.units import format_seconds, number
 from pydlbench.verification.inputs import make_inputs
 from pydlbench.verification.shared import SharedOperands
 from pydlbench.verification.verify import TENSOR_ACCUMULATOR
@@ -47,16 +46,6 @@ _DRAWN_ELEMENTS: Final = 1 << 16
 _CUTS: Final = 16
 # Seconds for comparisons after each request; at least one result is compared.
 _CHECK_S: Final = 0.02
-# The host's time may be this many times the claimed one, beyond an allowance per request and the
-# time to copy the operands at a slow rate. Fewer requests may all have been disturbed.
-_MAX_HOST_FACTOR: Final = 2.0
-_ALLOWED_S: Final = 0.01
-_COPY_RATE: Final = 5e8
-_MIN_REQUESTS: Final = 4
-# Factor over the roof that no error of the probes explains. Winograd and FFT convolutions and
-# Strassen's products need fewer FLOPs than their roof counts.
-_IMPOSSIBLE: Final = 1.5
-_FEWER_FLOPS: Final = {"conv": 6.0, "deconv": 6.0, "gemm": 1.5}
 
 
 def impossible(row: Measurement) -> str | None:
@@ -65,14 +54,8 @@ def impossible(row: Measurement) -> str | None:
     if roof is None or time_ is None:
         return None
     kind = row.kind.rstrip("123d")
-    factor = _FEWER_FLOPS.get(kind, 1.0) if roof.bound == "compute" else 1.0
-    times = roof.time_s / max(time_.median, time_.ci_high or 0.0)
-    if times <= _IMPOSSIBLE * factor:
-        return None
-    return (
-        f"impossible: {number(times, 2)} times the roof; it takes {format_seconds(time_.median)} "
-        f"where {roof.bound} alone takes {format_seconds(roof.time_s)}"
-    )
+    factor = FEWER_FLOPS.get(kind, 1.0) if roof.bound == "compute" else 1.0
+    return beyond_roof(time_, roof.time_s, factor, f"{roof.bound} alone takes")
 
 
 class AuditedKernel(RemoteKernel[KernelFacts]):
@@ -107,12 +90,12 @@ class AuditedKernel(RemoteKernel[KernelFacts]):
         self._bytes = sum(shared.memory(0, role).size for role in shared.roles)
         self._bytes += cold_bytes if self._cold else 0
         # Values of other inputs depend on each other: those of a row add up to one.
-        independent = spec.pass_ == "forward" or layer.entry.kind in _FEWER_FLOPS
+        independent = spec.pass_ == "forward" or layer.entry.kind in FEWER_FLOPS
         self._cut = independent and sum(sizes.values()) > _DRAWN_ELEMENTS
         self._random = np.random.default_rng()
         self._draws = [self._draw(), self._draw()] if self._cut else []
         self._before: NDArray[Any] = np.zeros(layer.shapes()[self._result], np.float32)
-        self._factors: list[float] = []
+        self._claimed = ClaimedTimes()
         self._take(ChunkRequest(samples=1, untimed=1))
 
     def sample(self, request: ChunkRequest) -> Chunk:
@@ -163,17 +146,17 @@ class AuditedKernel(RemoteKernel[KernelFacts]):
     def _take(self, request: ChunkRequest) -> Chunk:
         """Time one sample in each of the first slots, and compare some of the results."""
         given = [self._inputs() for _ in range(request.samples)]
-        begin = self._undisturbed_s()
+        begin = undisturbed_s(self.worker)
         if request.untimed:
             super().sample(msgspec.structs.replace(request, samples=1))
-        elapsed = self._undisturbed_s() - begin
+        elapsed = undisturbed_s(self.worker) - begin
         self.worker.stop()  # a thread of the kernel must not read inputs before they are timed
         for slot, inputs in enumerate(given):
             for role, values in inputs.items():
                 self._shared.memory(slot, role)[:] = values
-        begin = self._undisturbed_s()
+        begin = undisturbed_s(self.worker)
         chunk = super().sample(msgspec.structs.replace(request, untimed=0))
-        elapsed += self._undisturbed_s() - begin
+        elapsed += undisturbed_s(self.worker) - begin
         self._check_time(request, chunk, elapsed)
         end = time.perf_counter() + max(_CHECK_S, elapsed)
         for slot in self._random.permutation(request.samples):
@@ -182,14 +165,6 @@ class AuditedKernel(RemoteKernel[KernelFacts]):
                 break
         return chunk
 
-    def _undisturbed_s(self) -> float:
-        """Return the host's time without what both processes' main threads waited for a CPU."""
-        waited = 0
-        for process in (os.getpid(), self.worker.pid):
-            with contextlib.suppress(OSError, IndexError):  # the kernel does not count
-                waited += int(Path(f"/proc/{process}/schedstat").read_text().split()[1])
-        return time.perf_counter() - waited / 1e9
-
     def _check_time(self, request: ChunkRequest, chunk: Chunk, elapsed: float) -> None:
         """Compare the claimed time with the host's, which an overloaded machine may prolong."""
         if len(chunk.seconds) != request.samples:
@@ -197,14 +172,7 @@ class AuditedKernel(RemoteKernel[KernelFacts]):
         claimed = request.inner * sum(chunk.seconds)
         if request.untimed:
             claimed += (request.untimed + request.inner) * median(chunk.seconds)
-        allowed = _ALLOWED_S + request.samples * 2 * self._bytes / _COPY_RATE
-        self._factors.append((elapsed - allowed) / max(claimed, 1e-9))
-        least = min(self._factors)
-        if len(self._factors) >= _MIN_REQUESTS and least > _MAX_HOST_FACTOR:
-            raise RefusedKernelError(
-                f"by the host's clock it takes {number(least, 2)} times as long as by the clock of "
-                "its own process, which was changed"
-            )
+        self._claimed.check(elapsed, claimed, request.samples * 2 * self._bytes)
         if self._cpus and (elsewhere := self._other_cpus()):
             raise RefusedKernelError(
                 f"its threads run on CPU {', '.join(map(str, sorted(elsewhere)))}, "

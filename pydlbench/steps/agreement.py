@@ -215,6 +215,20 @@ def agree_timed(
     return msgspec.structs.replace(known, timed=len(folders), refused=tuple(refused.values()))
 
 
+def copied_bytes(step: StepSpec, root: Path) -> int:
+    """Return the bytes that change or are kept around each timed sample.
+
+    Args:
+        step: A.
+        root: folder of :func:`agree_steps`.
+    """
+    values, results = saved_results(root / "A" / VALUES), saved_results(root / "A")
+    kept = WEIGHTS if step.phase == "training" else INPUTS
+    changed = [path for name, path in values.items() if name.startswith((kept, INPUTS))]
+    changed += [path for name, path in results.items() if _is_result(name)]
+    return sum(path.stat().st_size for path in changed)
+
+
 def _exchanged(
     step: StepSpec,
     session: Session,

@@ -5,15 +5,23 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import msgspec
 
 from pydlbench.backends.steps import requests
-from pydlbench.errors import BackendMissingError, PydlbenchError, UnsupportedError, UsageError
+from pydlbench.errors import (
+    BackendMissingError,
+    PydlbenchError,
+    RefusedKernelError,
+    UnsupportedError,
+    UsageError,
+)
 from pydlbench.models.graph import Model
 from pydlbench.models.passes import memory
 from pydlbench.records.step import StepFacts, StepPreparation, StepRecord, StepSpec
+from pydlbench.runner.claimed_times import ClaimedTimes, undisturbed_s
 from pydlbench.runner.rows import summary_of
 from pydlbench.runner.session import Session
 from pydlbench.steps.traced import trace_step
@@ -23,7 +31,9 @@ from pydlbench.study.loop import ROUNDS, Size, Study, Subject, random_order
 from pydlbench.study.plan import planned_repetitions, relative_deviation
 from pydlbench.study.table import Series
 from pydlbench.timing import policy as policies
+from pydlbench.timing.chunk import Chunk, ChunkRequest
 from pydlbench.timing.policy import LEAST_ROUNDS, Policy, gpu_policy
+from pydlbench.timing.statistics import median
 from pydlbench.units import format_bytes
 from pydlbench.words import FRAMEWORK_MODES, FRAMEWORKS
 from pydlbench.workers.host import RemoteKernel, releasing, start_together
@@ -70,6 +80,7 @@ def runs_in_turn(
     visits: int | None = None,
     preparation: StepPreparation | None = None,
     trace: bool = False,
+    copied: int | None = None,
     progress: Callable[[int, int, str], None] = lambda *_: None,
 ) -> Iterator[tuple[int, StepRecord]]:
     """Check steps, then time them in turns, so that drift affects all alike.
@@ -84,6 +95,8 @@ def runs_in_turn(
         visits: visits of each step; None for the number in the session's options.
         preparation: the checks; None for all of them.
         trace: trace the steps, too, in the processes of their second visits, which made no checks.
+        copied: hold times against the host's clock; number of bytes that are copied around each
+            sample, outside of its time. None to believe the times.
         progress: called with the number of visits done, that of all visits, and what comes next.
 
     Yields:
@@ -91,7 +104,8 @@ def runs_in_turn(
         visit those of all steps that have a time.
     """
     visits = visits or session.options.repetitions or LEAST_ROUNDS
-    turns = _Turns(steps, session, preparation or StepPreparation(), visits, trace=trace)
+    how = preparation or StepPreparation()
+    turns = _Turns(steps, session, how, visits, trace=trace, copied=copied)
     try:
         while (index := turns.visit(progress)) is not None:
             yield index, turns.record(index)
@@ -141,6 +155,7 @@ class _Turns:
         preparation: the checks.
         visits: visits of each step.
         trace: whether to trace them in their second visit.
+        copied: see :func:`runs_in_turn`.
     """
 
     def __init__(
@@ -151,9 +166,11 @@ class _Turns:
         visits: int,
         *,
         trace: bool,
+        copied: int | None,
     ) -> None:
         self._steps, self._session, self._preparation = steps, session, preparation
-        self._visits, self._trace = visits, trace
+        self._visits, self._trace, self._copied = visits, trace, copied
+        self._claimed = [ClaimedTimes(median) for _ in steps]
         order = random_order(session.options.seed)
         # Visits to come: the number of the visit, and that of the step.
         self._pending: deque[tuple[int, int]] = deque()
@@ -238,10 +255,13 @@ class _Turns:
         """Sample a step, and return whether that succeeded."""
         rounds = ROUNDS if self._visits == 1 else 1
         budget_s = self._session.options.budget_s
+        copied = None if self._steps[index].on_gpu else self._copied
         policy = Policy(budget_s=budget_s, visits=max(rounds, self._visits))
         subject = Subject(
             key=index,
-            sample=kernel.sample,
+            sample=kernel.sample
+            if copied is None
+            else partial(self._checked, index, kernel, copied),
             policy=step_policy(self._steps[index], kernel.facts, policy),
             process=number + 1,
             preparation=number,
@@ -254,10 +274,24 @@ class _Turns:
         if subject.size is not None:
             self._sizes[index] = subject.size
         if index in errors:
-            if rounds > 1:  # rounds of a process that died do not count
+            # Rounds of a process that died do not count, nor times that were claimed.
+            if rounds > 1 or isinstance(errors[index], RefusedKernelError):
                 self._study.table.forget(index)
             self._lose(index, errors[index])
         return index not in errors
+
+    def _checked(
+        self, index: int, kernel: RemoteKernel[StepFacts], copied: int, request: ChunkRequest
+    ) -> Chunk:
+        """Time the samples of a request, and hold their times against the host's clock."""
+        if request.untimed:  # the first steps of a process may compile
+            kernel.sample(msgspec.structs.replace(request, samples=1, inner=1))
+        begin = undisturbed_s(kernel.worker)
+        chunk = kernel.sample(msgspec.structs.replace(request, untimed=0))
+        elapsed = undisturbed_s(kernel.worker) - begin
+        claimed = request.inner * sum(chunk.seconds)
+        self._claimed[index].check(elapsed, claimed, request.samples * copied)
+        return chunk
 
     def _lose(self, index: int, error: PydlbenchError) -> None:
         """End the visits of a step; samples of earlier visits are kept."""

@@ -453,6 +453,16 @@ def limits_of(
     return limit_s
 
 
+def peak_of(step: StepSpec, session: Session) -> float | None:
+    """Return the measured peak of a step's precision on the CPU in FLOP/s; None if unknown."""
+    if step.on_gpu or step.precision not in CPU_PRECISIONS:
+        return None
+    try:
+        return session.devices.cpu([step.precision], ROOF_PATTERNS).limits(step.precision).measured
+    except PydlbenchError:  # no limit is known then
+        return None
+
+
 def flops_of(calls: Sequence[ProgramCall]) -> int | None:
     """Return the algorithmic FLOPs of calls; None if a call is unknown."""
     each = ((meaning_of_call(call).flops, count) for call, count in Counter(calls).items())

@@ -5,7 +5,7 @@ import pytest
 
 from pydlbench.cli.compare_models import read_task
 from pydlbench.cli.compare_options import CompareOptions
-from pydlbench.compare.models import change_of, compare_models
+from pydlbench.compare.models import change_of, compare_models, impossible_steps
 from pydlbench.compare.swaps import CallsAlone, saving_of
 from pydlbench.errors import UsageError
 from pydlbench.records.agreement import Agreement, ModelChange, StepAgreement
@@ -126,6 +126,36 @@ def test_a_step_that_was_not_traced_has_its_time_and_the_reason(run_record):
     assert found.rows[0].verdict == "FASTER"
     assert found.change.rows == ()
     assert found.change.untraced == "B: a graph"
+
+
+@pytest.mark.parametrize(
+    ("factor", "peak", "limits", "operator", "refused"),
+    [
+        # The calls of A need 3 GFLOP; its step takes 65 ms.
+        (0.1, 1e11, (None, None), "aten.addmm", "4.6 times the roof"),
+        (0.3, 1e11, (None, None), "aten.addmm", None),
+        (0.1, 1e11, (None, None), "aten.convolution", None),
+        (0.1, None, (None, None), "aten.addmm", None),
+        (0.1, 1e11, (0.02, 0.002), "aten.addmm", None),  # it needs fewer FLOPs
+        (0.1, None, (0.02, 0.02), "aten.addmm", "9.2 times the roof"),
+        (0.01, 1e11, (0.02, None), "aten.addmm", "46 times the roof"),
+    ],
+)
+def test_a_step_below_its_limit_is_not_ranked(run_record, factor, peak, limits, operator, refused):
+    def limited(step, limit_s):
+        change = {"limit_s": limit_s, "operator": operator}
+        rows = tuple(msgspec.structs.replace(row, **change) for row in step.calls)
+        return msgspec.structs.replace(step, calls=rows)
+
+    a, b = (limited(record("m", f), s) for f, s in zip((1, factor), limits, strict=True))
+    words = impossible_steps(a, b, peak)
+    if refused is None:
+        assert words == ()
+        return
+    assert words[0].startswith(f"B is not ranked: impossible: {refused}")
+    found = compare_models([a, b], ModelChange(results=StepAgreement(refused=words)), run_record)
+    assert conclude(found, found.change)[0].startswith("B is not ranked")
+    assert [row.verdict for row in found.rows if row.verdict != "UNCLEAR"] == []
 
 
 FILES = {

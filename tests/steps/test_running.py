@@ -8,6 +8,7 @@ import pytest
 
 from pydlbench.errors import UsageError, WorkerError
 from pydlbench.records.step import StepPreparation, StepRecord, StepSpec
+from pydlbench.records.user_model import UserModelSpec
 from pydlbench.runner.options import RunnerOptions
 from pydlbench.runner.session import Session
 from pydlbench.steps.agreement import agree
@@ -133,3 +134,42 @@ def test_models_of_ones_own_print_what_they_like_and_cost_their_row_at_most(sess
     assert records[3].reason.startswith(f"{file}:27: out of memory: ")
     with pytest.raises(UsageError, match=r"net\.py:empty: .*nearest: --input"):
         run(StepSpec(model=f"{file}:empty"), session)
+
+
+PATCHED_CLOCK = """
+import time
+import msgspec
+import torch
+from pydlbench.backends.host_clock import HostClock
+
+class Slow(torch.nn.Module):
+    def forward(self, x):
+        time.sleep(0.02)
+        return x + 1
+
+def build(divisor=1):
+    take = HostClock.time_samples
+
+    def patched(self, request):
+        chunk = take(self, request)
+        claimed = tuple(second / float(divisor) for second in chunk.seconds)
+        return msgspec.structs.replace(chunk, seconds=claimed)
+
+    HostClock.time_samples = patched
+    return Slow(), torch.ones(4)
+"""
+
+
+def test_a_step_whose_process_changes_its_clock_has_no_time(tmp_path):
+    path = tmp_path / "patched.py"
+    path.write_text(PATCHED_CLOCK)
+    steps = [
+        StepSpec(model=f"{path}:build", options={"divisor": text}, own=UserModelSpec())
+        for text in ("1", "20")
+    ]
+    with Session(QUICK) as session:
+        how = StepPreparation(checks=False)
+        honest, patched = run_in_turn(steps, session, visits=3, preparation=how, copied=0)
+    assert honest.time.median > 0.02
+    assert (patched.status, patched.time) == ("failed", None)
+    assert "host's clock" in patched.reason
