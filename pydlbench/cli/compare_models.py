@@ -226,7 +226,10 @@ class ModelsTask(ModelTask, StepsTask):
         results = agree_steps(specs[:2], session, root)
         how = StepPreparation(checks=False)
         if results.agreement is not None and not results.draws:
-            how = StepPreparation(checks=False, load=str(root / "A"), timed=str(root / "timed"))
+            how = StepPreparation(checks=False, load=str(root / "A"))
+            # Only another user's model can compute the results of timed samples again.
+            if None not in (specs[0].own, specs[1].own):
+                how = msgspec.structs.replace(how, timed=str(root / "timed"))
 
         def changed(change: ModelChange) -> Result:
             key = f"{row_key(self, self.rows[0])}/change"

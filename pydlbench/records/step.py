@@ -287,6 +287,8 @@ class StepPreparation(Record, frozen=True, kw_only=True):
             framework's; None does not save them.
         load: folder that another step was saved in, whose weights and inputs a user's model takes,
             where they have the same shapes.
+        values: whether a model of the catalogue is saved with its weights and inputs, under the
+            names of its framework, as a user's model is.
         timed: folder for the result of a timed sample of a user's model, each with other inputs;
             None keeps none.
         replays: folders with such results of other processes, whose inputs the step is run with.
@@ -298,6 +300,7 @@ class StepPreparation(Record, frozen=True, kw_only=True):
     checks: bool = True
     save: str | None = None
     load: str | None = None
+    values: bool = False
     timed: str | None = None
     replays: tuple[str, ...] = ()
     disturbance: float = 0.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -143,9 +144,11 @@ def agree_steps(steps: Sequence[StepSpec], session: Session, root: Path) -> Step
     Raises:
         PydlbenchError: one of them cannot be run.
     """
-    if len({step.own is None for step in steps}) > 1:
+    mixed = len({step.own is None for step in steps}) > 1
+    if mixed and any((step.framework, step.phase) != ("torch", "forward") for step in steps):
         return StepAgreement(
-            unchecked="a model of the catalogue and a user's model do not share their weights"
+            unchecked="a model of the catalogue and a user's model share their weights in PyTorch "
+            "and forward only"
         )
     # A graph of TensorFlow's training returns no gradients.
     steps = [
@@ -155,11 +158,17 @@ def agree_steps(steps: Sequence[StepSpec], session: Session, root: Path) -> Step
         for step in steps
     ]
     a, b, disturbed = (root / side for side in ("A", "B", "disturbed"))
-    facts = [_exchanged(steps[0], session, a), _exchanged(steps[1], session, b, a)]
+    facts: dict[int, StepFacts] = {}
+    # The weights of the catalogue follow from a seed; it takes none.
+    giver = int(mixed and steps[1].own is None)
+    facts[giver] = _exchanged(steps[giver], session, (a, b)[giver], values=mixed)
+    facts[1 - giver] = _exchanged(steps[1 - giver], session, (a, b)[1 - giver], (a, b)[giver])
     values = [_shapes(folder / VALUES) for folder in (a, b)]
     weights = [_beginning(WEIGHTS, shapes) for shapes in values]
     shared = len(matching_tensors(weights[1], weights[0]))
     about: dict[str, Any] = {"shared": shared, "weights": tuple(map(len, weights))}
+    if mixed and (reason := _unmatched(*weights)):
+        return StepAgreement(unchecked=reason, **about)
     inputs = [_beginning(INPUTS, shapes) for shapes in values]
     if not _same_inputs(a / VALUES, b / VALUES, inputs):
         given = " and ".join(_sizes(shapes) for shapes in inputs)
@@ -178,7 +187,7 @@ def agree_steps(steps: Sequence[StepSpec], session: Session, root: Path) -> Step
         floors = compare(a, disturbed, {name: name for name in names}).norms
         agreement = msgspec.structs.replace(agreement, floors=floors)
     return StepAgreement(
-        agreement=agreement, draws=any(DRAWS in each.notes for each in facts), **about
+        agreement=agreement, draws=any(DRAWS in each.notes for each in facts.values()), **about
     )
 
 
@@ -235,11 +244,14 @@ def _exchanged(
     folder: Path,
     other: Path | None = None,
     disturbance: float = 0.0,
+    values: bool = False,
 ) -> StepFacts:
     """Have a step write its results into a folder, in a new process."""
     session.renew()
     load = None if other is None else str(other)
-    how = StepPreparation(checks=False, save=str(folder), load=load, disturbance=disturbance)
+    how = StepPreparation(
+        checks=False, save=str(folder), load=load, disturbance=disturbance, values=values
+    )
     kernel = prepare_step(step, session, preparation=how)
     kernel.release()
     return kernel.facts
@@ -252,6 +264,28 @@ def _shapes(folder: Path) -> dict[str, tuple[int, ...]]:
 
 def _beginning(prefix: str, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
     return {name: shape for name, shape in shapes.items() if name.startswith(prefix)}
+
+
+def _unmatched(a: Mapping[str, tuple[int, ...]], b: Mapping[str, tuple[int, ...]]) -> str | None:
+    """Return why the weights of two models do not correspond one by one; None if they do.
+
+    They do by name and shape, or, without a name in common, in their order.
+    """
+    # Counters, such as those of batches, have no shape.
+    one, other = ({name: shape for name, shape in each.items() if shape} for each in (a, b))
+    if one == other:
+        return None
+    if one.keys() & other.keys():
+        wrong = sorted(
+            name for name in one.keys() | other.keys() if one.get(name) != other.get(name)
+        )
+        return f"{wrong[0].removeprefix(WEIGHTS)} has no counterpart of its name and shape"
+    pairs = enumerate(itertools.zip_longest(one.values(), other.values()), start=1)
+    for number, (own, counterpart) in pairs:
+        if own != counterpart:
+            shapes = " and ".join("none" if x is None else str(x) for x in (own, counterpart))
+            return f"weights in order do not correspond: number {number} has the shapes {shapes}"
+    return None
 
 
 def _same_inputs(a: Path, b: Path, inputs: Sequence[Mapping[str, tuple[int, ...]]]) -> bool:

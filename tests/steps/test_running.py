@@ -11,7 +11,7 @@ from pydlbench.records.step import StepPreparation, StepRecord, StepSpec
 from pydlbench.records.user_model import UserModelSpec
 from pydlbench.runner.options import RunnerOptions
 from pydlbench.runner.session import Session
-from pydlbench.steps.agreement import agree
+from pydlbench.steps.agreement import agree, agree_steps
 from pydlbench.steps.run import prepare_step, run, run_in_turn
 
 QUICK = RunnerOptions(budget_s=0.02, seed=3)
@@ -173,3 +173,62 @@ def test_a_step_whose_process_changes_its_clock_has_no_time(tmp_path):
     assert honest.time.median > 0.02
     assert (patched.status, patched.time) == ("failed", None)
     assert "host's clock" in patched.reason
+
+
+OWN_MNIST = """
+import torch
+from torch import nn
+import torch.nn.functional as F
+
+class Net(nn.Module):
+    def __init__(self, names, act, width):
+        super().__init__()
+        self.names, self.act = names.split("-"), getattr(F, act)
+        layers = [nn.Conv2d(1, 32, 5, padding=2), nn.Conv2d(32, 64, 5, padding=2)]
+        layers += [nn.Linear(3136, int(width)), nn.Linear(int(width), 10)]
+        for name, layer in zip(self.names, layers):
+            self.add_module(name, layer)
+
+    def forward(self, x):
+        conv1, conv2, fc1, fc2 = (getattr(self, name) for name in self.names)
+        x = F.max_pool2d(self.act(conv1(x)), 2)
+        x = F.max_pool2d(self.act(conv2(x)), 2)
+        return fc2(self.act(fc1(x.flatten(1))))
+
+def build(names="conv1-conv2-fc1-fc2", act="relu", width=512):
+    return Net(names, act, width).eval(), torch.zeros(4, 1, 28, 28)
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [
+        ({}, False),
+        ({"names": "a-b-c-d"}, False),
+        ({"act": "gelu"}, True),
+        ({"width": "100"}, "fc1.bias has no counterpart"),
+        ({"names": "a-b-c-d", "width": "100"}, "number 5 has the shapes (512, 3136) and"),
+        ({"names": "conv1-b-c-d"}, "has no counterpart"),
+        ({"phase": "training"}, "forward only"),
+    ],
+)
+def test_a_model_of_the_catalogue_and_a_users_share_weights(session, tmp_path, options, found):
+    path = tmp_path / "own.py"
+    path.write_text(OWN_MNIST)
+    own = UserModelSpec()
+    words = {"phase": options.get("phase", "forward")}
+    choice = {name: text for name, text in options.items() if name != "phase"}
+    steps = [
+        StepSpec(model="mnist", batch=4, **words),
+        StepSpec(model=f"{path}:build", options=choice, own=own, **words),
+    ]
+    if options and isinstance(found, bool):  # either of them is A once
+        steps.reverse()
+    compared = agree_steps(steps, session, tmp_path)
+    if not isinstance(found, bool):
+        assert compared.agreement is None
+        assert found in compared.unchecked
+    else:
+        assert (compared.unchecked, compared.shared, compared.weights) == (None, 8, (8, 8))
+        assert compared.differs is found
+        assert found or compared.agreement.output < 1e-5

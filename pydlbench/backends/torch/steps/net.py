@@ -78,6 +78,15 @@ class TorchNet:
                 array = weights[name]
                 tensor.copy_(torch.from_numpy(array.T if array.ndim == 2 else array))
 
+    def torch_names(self) -> dict[str, torch.Tensor]:
+        """Return the same tensors by ``<node>.<attribute>``, running statistics last."""
+        tensors = self.tensors()
+        named: dict[str, torch.Tensor] = {}
+        for name in sorted(tensors, key=lambda name: "/running_" in name):
+            node, _, role = name.rpartition("/")
+            named[f"{node}.{_TORCH_NAMES[role]}"] = tensors[name]
+        return named
+
     def plain(self, name: str, tensor: torch.Tensor) -> NDArray[Any]:
         """Return a tensor, or its gradient, in the layout of the graph and float32."""
         array: NDArray[Any] = tensor.detach().to("cpu", torch.float32).contiguous().numpy()

@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,7 +27,7 @@ from pydlbench.backends.steps.definition import (
     StepModel,
     check_trainable,
 )
-from pydlbench.backends.steps.inputs import Batch
+from pydlbench.backends.steps.inputs import INPUTS, VALUES, WEIGHTS, Batch, save_results
 from pydlbench.backends.steps.trace import StepTracer
 from pydlbench.backends.steps.user_model import UserLosses
 from pydlbench.backends.torch import settings
@@ -45,7 +46,7 @@ from pydlbench.backends.torch.steps.recording import (
 )
 from pydlbench.backends.torch.steps.swapped import Swap, install, tensors_in
 from pydlbench.errors import UnsupportedError
-from pydlbench.records.step import StepSpec
+from pydlbench.records.step import StepPreparation, StepSpec
 from pydlbench.words import FP8_PRECISIONS
 
 
@@ -290,6 +291,15 @@ class TorchModel(CatalogueModel, TorchSubject):
         self.net.load(weights)
         for weight in self.parameters:
             weight.grad = None
+
+    def exchange(self, preparation: StepPreparation) -> None:
+        """Write weights and images under PyTorch's names, if a user's model takes them."""
+        if preparation.save is None or not preparation.values:
+            return
+        named = {f"{WEIGHTS}{name}": x for name, x in self.net.torch_names().items()}
+        named[f"{INPUTS}0"] = self.resident[0]
+        arrays = ((name, x.detach().float().cpu().numpy()) for name, x in named.items())
+        save_results(Path(preparation.save) / VALUES, arrays)
 
     def set_layers(self, definition: StepDefinition) -> None:
         """Switch dropout and normalisations to the step's mode, if it has changed."""
