@@ -40,16 +40,15 @@ class CallsAlone:
 
     def in_context(self, record: StepRecord) -> float | None:
         """Return the seconds of these calls in a traced step; None if it was not traced."""
-        operators = {call.operator for call in self.calls}
+        if record.calls is None:
+            return None
+        # Traced calls have no overload: ``aten.add``, not ``aten.add.Tensor``.
+        operators = {".".join(call.operator.split(".")[:2]) for call in self.calls}
         modules = tuple(f"{name}." for call in self.calls for name in call.names)
-        return (
-            None
-            if record.calls is None
-            else sum(
-                call.in_context_s
-                for call in record.calls
-                if call.operator in operators or f"{call.module}.".startswith(modules)
-            )
+        return sum(
+            call.in_context_s
+            for call in record.calls
+            if call.operator in operators or f"{call.module}.".startswith(modules)
         )
 
 
