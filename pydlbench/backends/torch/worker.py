@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -36,7 +37,7 @@ from pydlbench.backends.torch.steps import calls_alone, swapped
 from pydlbench.backends.torch.steps.compiled_trace import groups_of, prepare_groups
 from pydlbench.backends.torch.steps.profiled import below_autograd, call_cost
 from pydlbench.backends.torch.steps.recording import Recording
-from pydlbench.backends.torch.steps.step import TorchModel, TorchSubject
+from pydlbench.backends.torch.steps.step import TorchModel, TorchSubject, autocast
 from pydlbench.backends.torch.steps.user_model import UserTorchModel
 from pydlbench.calls.groups import is_feed, is_group
 from pydlbench.calls.seen import meaning_of
@@ -200,7 +201,7 @@ def serve_logged_calls(
 def serve_swaps(backend: FrameworkBackend, spec: StepSpec) -> OperatorsKernel:
     """Prepare the calls of a step's swaps; see ``requests.request_swaps``."""
     model = _subject(backend, spec)
-    return swapped.serve_swaps(backend, model, model.swaps, spec)
+    return swapped.serve_swaps(backend, model, model.swaps, spec, partial(autocast, spec))
 
 
 def _check_eager(spec: StepSpec) -> None:

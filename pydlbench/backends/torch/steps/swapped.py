@@ -8,6 +8,7 @@ make the original run in the same way: that is the control.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import random
 import time
@@ -23,6 +24,7 @@ from pydlbench.backends.frameworks.backend import FrameworkBackend
 from pydlbench.backends.steps.definition import StepModel
 from pydlbench.backends.steps.timed_calls import OperatorsKernel
 from pydlbench.backends.steps.user_code import accepts, load_user_object, user_code_errors
+from pydlbench.backends.torch import settings
 from pydlbench.backends.torch.steps.calls_alone import Operands, copies
 from pydlbench.backends.torch.steps.profiled import below_autograd
 from pydlbench.backends.torch.steps.signature import signature
@@ -65,16 +67,31 @@ class Swap:
         active = self.active
         if active is None:
             return self.original(*arguments, **keywords)
-        self.active = None  # calls by the kernel itself are of the original
+        self.active = None  # the kernel's own calls use the original operator
         try:
             return active(*arguments, **keywords)
         finally:
             self.active = active
 
-    def results(self, launch: Callable[..., Any] | None, operands: Operands) -> list[Any]:
-        """Make a call in one way; return its results, and a module's gradients if it has any."""
+    def results(
+        self,
+        launch: Callable[..., Any] | None,
+        operands: Operands,
+        context: Callable[[], contextlib.AbstractContextManager[Any]],
+    ) -> list[Any]:
+        """Make a call in one way; return its results, and a module's gradients if it has any.
+
+        Args:
+            launch: makes the call; None for the original.
+            operands: arguments by position and by name.
+            context: returns a new context for the call, but not for the gradients.
+        """
         self.active = launch
-        outputs = [*tensors_in(self(*operands[0], **operands[1]))]
+        try:
+            with context():
+                outputs = [*tensors_in(self(*operands[0], **operands[1]))]
+        finally:
+            self.active = None
         wanted = [x for x in (*self.weights, *tensors_in([*operands])) if x.requires_grad]
         if not (torch.is_grad_enabled() and wanted):
             return outputs
@@ -128,14 +145,31 @@ def install(spec: StepSpec, module: nn.Module) -> list[Swap]:
         if not chosen:
             choices = {*inner, *classes.values()}
             raise unknown_word(f"--swap {target}: no module has this name or class", word, choices)
-        swaps += [_swapped_module(target, name, path, inner[path]) for path in chosen]
+        for path in chosen:
+            _check_apart(target, path, [other for swap in swaps for other in swap.path])
+            swaps.append(_swapped_module(target, name, path, inner[path]))
     for swap in swaps:
         swap.active = swap.launch
     return swaps
 
 
+def _check_apart(target: str, path: str, others: list[str]) -> None:
+    """Refuse a module that contains another swapped module, or is part of one."""
+    for other in others:
+        if f"{path}.".startswith(f"{other}.") or f"{other}.".startswith(f"{path}."):
+            raise UsageError(
+                f"--swap {target}: module {path} overlaps the swapped module {other}; nearest: "
+                f"{SWAPPED_MODULE}{min(path, other, key=len)} alone"
+            )
+
+
 def _swapped_operator(target: str, name: str, device: str) -> Swap:
     known = {each.replace("::", ".", 1) for each in torch._C._dispatch_get_all_op_names()}
+    if not target.startswith("aten."):
+        raise UsageError(
+            f"--swap {target}: no operator of PyTorch's aten; nearest: aten.NAME of a call that "
+            f"pydlbench step lists, or {SWAPPED_MODULE}NAME=FILE.py:CALLABLE"
+        )
     if target not in known:
         choices = [each for each in sorted(known) if each.startswith(f"{target}.")]
         raise unknown_word(f"--swap {target}: no operator", target, choices or known)
@@ -165,8 +199,14 @@ def _launcher(name: str, operator: Any) -> Callable[..., Any]:
     """
     launch: Callable[..., Any] = load_user_object(name)
     given = [each.name for each in operator._schema.arguments if not each.has_default_value()]
-    product = {"mm": 1, "bmm": 0}.get(operator.overloadpacket.__name__)
-    roles = ("src",) if len(given) == 1 else ("src", "weights") if product is not None else ()
+    operator_name = operator.overloadpacket.__name__
+    is_product = operator_name in ("mm", "bmm")
+    adds_batch = operator_name == "mm"
+    roles: tuple[str, ...] = ()
+    if is_product:
+        roles = ("src", "weights")
+    elif len(given) == 1:
+        roles = ("src",)
     if not roles or not accepts(launch, **dict.fromkeys((*roles, "dst"))):
         if callable(launch) and accepts(launch, *given):
             return launch
@@ -177,8 +217,12 @@ def _launcher(name: str, operator: Any) -> Callable[..., Any]:
 
     def filled(*operands: torch.Tensor, **_: Any) -> torch.Tensor:
         tensors = [tensor.detach().contiguous() for tensor in operands[: len(roles)]]
-        result = tensors[0].new_empty((*tensors[0].shape[:-1], tensors[-1].shape[-1]))
-        views = [each[None] if product else each for each in (*tensors, result)]
+        result = torch.empty_like(tensors[0])
+        if is_product:
+            result = result.new_empty((*tensors[0].shape[:-1], tensors[1].shape[-1]))
+        views = [*tensors, result]
+        if adds_batch:
+            views = [each[None] for each in views]
         launch(**dict(zip((*roles, "dst"), views, strict=True)))
         return result
 
@@ -218,6 +262,7 @@ class JudgedCall:
         operands: arguments by position and by name; each sample has other values in their memory.
         wait: returns when the device is done.
         spec: the step.
+        autocast: returns a new context for the forward phase of the step.
     """
 
     swap: Swap
@@ -225,6 +270,7 @@ class JudgedCall:
     operands: Operands
     wait: Callable[[], None]
     spec: StepSpec
+    autocast: Callable[[], contextlib.AbstractContextManager[Any]]
 
     def run(self) -> float:
         """Change the operands, make the call, and return its seconds.
@@ -235,18 +281,27 @@ class JudgedCall:
         tensors = [*tensors_in([*self.operands])]
         values = [tensor.detach().clone() for tensor in tensors]
         for tensor, value in zip(tensors, values, strict=True):
-            if tensor.is_floating_point() and tensor.ndim and all(tensor.stride()):
-                tensor.data.copy_(value.roll(1 + int(_DRAW() * len(tensor)), 0))
+            if not tensor.is_floating_point() or not all(tensor.stride()) or value.numel() < 2:
+                continue
+            # A mask's infinite values have their places.
+            if bool(value.isfinite().all()):
+                tensor.data.copy_(value.roll(1 + int(_DRAW() * (value.numel() - 1))))
         before = copies(*self.operands, graded=True)
+        # Operands of operators are those below autocast.
+        context = contextlib.nullcontext if self.swap.operator else self.autocast
+        seed = int(_DRAW() * (1 << 31))  # both calls draw the same numbers
         enabled = partial(torch.set_grad_enabled, self.spec.backward)
-        with below_autograd() if self.swap.operator else enabled():
+        mode: Callable[[], Any] = below_autograd if self.swap.operator else enabled
+        with settings.tf32(self.spec.precision), mode():
+            torch.manual_seed(seed)
             self.wait()
             start = _CLOCK()
-            results = self.swap.results(self.launch, self.operands)
+            results = self.swap.results(self.launch, self.operands, context)
             self.wait()
             seconds = _CLOCK() - start
             if self.launch is not None and _DRAW() < _COMPARED:
-                expected = self.swap.results(None, before)
+                torch.manual_seed(seed)
+                expected = self.swap.results(None, before, context)
                 self._judge([*results, *tensors], [*expected, *tensors_in([*before])])
         for tensor, value in zip(tensors, values, strict=True):
             if all(tensor.stride()):
@@ -254,20 +309,24 @@ class JudgedCall:
         return seconds
 
     def _judge(self, given: list[Any], expected: list[Any]) -> None:
-        kinds = [
-            [None if x is None else (x.dtype, *x.shape) for x in each] for each in (given, expected)
-        ]
-        if kinds[0] != kinds[1]:
+        if len(given) != len(expected):
             raise RefusedKernelError(
-                f"{self.swap.target}: its results, gradients and operands are {kinds[0]}, not "
-                f"{kinds[1]}; nearest, for a lost gradient: a torch.autograd.Function"
+                f"{self.swap.target}: {len(given)} results, gradients and operands, not "
+                f"{len(expected)}"
             )
-        known = [x.detach().double() for each in (given, expected) for x in each if x is not None]
-        half = len(known) // 2
-        allowed = tolerance(self.spec.precision, max(1, *(x.numel() for x in known)))
-        for own, other in zip(known[:half], known[half:], strict=True):
-            scale = float(other.abs().max()) if other.numel() else 0.0
-            error = float((own - other).abs().max()) / (scale or 1.0) if other.numel() else 0.0
+        sizes = [tensor.numel() for tensor in expected if tensor is not None]
+        allowed = tolerance(self.spec.precision, max([1, *sizes]))
+        for number, (own, other) in enumerate(zip(given, expected, strict=True), start=1):
+            kinds = _kind(own), _kind(other)
+            if kinds[0] != kinds[1]:
+                raise RefusedKernelError(
+                    f"{self.swap.target}: tensor {number} of its results, gradients and operands "
+                    f"is {kinds[0]}, not {kinds[1]}; nearest, for a lost gradient: a "
+                    "torch.autograd.Function"
+                )
+            if own is None or not own.numel():
+                continue
+            error = _error(own.detach().double(), other.detach().double())
             if not error <= allowed:
                 raise RefusedKernelError(
                     f"{self.swap.target}: wrong result in a timed sample, relative error "
@@ -276,8 +335,27 @@ class JudgedCall:
                 )
 
 
+def _kind(tensor: torch.Tensor | None) -> str:
+    return "missing" if tensor is None else f"{tensor.dtype} {tuple(tensor.shape)}"
+
+
+def _error(own: torch.Tensor, expected: torch.Tensor) -> float:
+    """Return the largest relative error; values that are not finite must be the same."""
+    finite = expected.isfinite()
+    if not torch.allclose(own[~finite], expected[~finite], equal_nan=True):
+        return float("inf")
+    if not finite.any():
+        return 0.0
+    scale = float(expected[finite].abs().max()) or 1.0
+    return float((own - expected)[finite].abs().max()) / scale
+
+
 def serve_swaps(
-    backend: FrameworkBackend, model: StepModel, swaps: list[Swap], spec: StepSpec
+    backend: FrameworkBackend,
+    model: StepModel,
+    swaps: list[Swap],
+    spec: StepSpec,
+    autocast: Callable[[], contextlib.AbstractContextManager[Any]],
 ) -> OperatorsKernel:
     """Prepare the swapped calls alone; see ``requests.request_swaps``.
 
@@ -286,17 +364,29 @@ def serve_swaps(
         model: the model.
         swaps: the swaps that are installed in it.
         spec: the step.
+        autocast: returns a new context for the forward phase of the step.
+
+    Raises:
+        UsageError: the step does not call a swap's target, or calls it inside a swapped module.
     """
     counts: Counter[str] = Counter()
     found: dict[str, tuple[Swap, Operands]] = {}
+    running: list[Swap] = []
+    nested: list[tuple[str, str]] = []
 
     def noted(swap: Swap, *arguments: Any, **keywords: Any) -> Any:
+        if running:
+            nested.append((swap.target, running[-1].target))
         words = "".join((swap.target, *(f" {path}" for path in swap.path)))
         key = signature(words, arguments, keywords, spec.device)
         counts[key] += 1
         if key not in found:
             found[key] = swap, copies(arguments, keywords, graded=True)
-        return swap.original(*arguments, **keywords)
+        running.append(swap)
+        try:
+            return swap.original(*arguments, **keywords)
+        finally:
+            running.pop()
 
     with model:
         for swap in swaps:
@@ -304,13 +394,21 @@ def serve_swaps(
         model.run()
         counts.clear()
         model.run()  # later steps have the state of the first one
+        for swap in swaps:
+            swap.active = None
+        if nested:
+            inner, outer = nested[0]
+            raise UsageError(
+                f"--swap {inner}: called inside the swapped {outer}, so its time would count "
+                "twice; nearest: one of the two swaps"
+            )
         if unseen := {swap.target for swap in swaps} - {swap.target for swap, _ in found.values()}:
             raise UsageError(
                 f"--swap {min(unseen)}: the step does not call it; nearest: a call or module that "
                 "pydlbench step lists, such as aten.relu_ for one that works in place"
             )
         calls = [
-            JudgedCall(swap, launch, operands, model.synchronize, spec)
+            JudgedCall(swap, launch, operands, model.synchronize, spec, autocast)
             for swap, operands in found.values()
             for launch in (None, swap.launch)
         ]

@@ -60,6 +60,9 @@ class Linear(nn.Module):
     def forward(self, x):
         return x @ self.weight.T + self.bias
 
+def dropout(other):
+    return nn.Dropout(0.1)
+
 def module(other):
     return Clamp()
 
@@ -96,6 +99,7 @@ def swapped(tmp_path, monkeypatch):
         ("aten.mm", "product", "training", [1, 1, 1]),
         ("module:ReLU", "module", "training", [1, 1]),
         ("module:1", "module", "forward", [1]),
+        ("module:Dropout", "dropout", "training", [1]),
         ("module:Linear", "Linear", "training", [1, 1]),
     ],
 )
@@ -138,6 +142,7 @@ def test_a_wrong_kernel_is_refused_in_the_samples(backend, swapped, target, name
     [
         ("aten.rellu", "same", UsageError, "nearest: aten.relu"),
         ("aten.add", "same", UsageError, "aten.add.Tensor"),
+        ("prims.abs", "same", UsageError, "nearest: aten.NAME"),
         ("aten.linear", "same", UsageError, "gradient would be lost"),
         ("aten.gelu", "same", UsageError, "does not call it"),
         ("aten.mm", "same", UsageError, "self, mat2"),
@@ -149,6 +154,25 @@ def test_a_wrong_kernel_is_refused_in_the_samples(backend, swapped, target, name
 def test_a_bad_swap_is_refused_with_the_nearest_choice(backend, swapped, target, name, kind, words):
     with pytest.raises(kind, match=words):
         requests.request_swaps(backend, swapped(target, name).to_dict())
+
+
+def test_overlapping_swaps_are_refused(backend, swapped):
+    swaps = swapped("aten.relu", "clamp").swaps + swapped("module:ReLU", "module").swaps
+    spec = StepSpec.from_dict({**swapped("aten.relu").to_dict(), "swaps": swaps})
+    with pytest.raises(UsageError, match=r"aten\.relu: called inside the swapped module:ReLU"):
+        requests.request_swaps(backend, spec.to_dict())
+    twice = {**spec.to_dict(), "swaps": [swaps[1], swaps[1].replace("ReLU", "1")]}
+    with pytest.raises(UsageError, match="module 1 overlaps"):
+        requests.request_swaps(backend, twice)
+
+
+def test_infinite_values_of_a_mask_must_be_the_same():
+    from pydlbench.backends.torch.steps.swapped import _error
+
+    expected = torch.tensor([-torch.inf, torch.nan, 2.0])
+    assert _error(expected.clone(), expected) == 0
+    assert _error(torch.tensor([-torch.inf, torch.nan, 3.0]), expected) == 0.5
+    assert _error(torch.tensor([0.0, torch.nan, 2.0]), expected) == torch.inf
 
 
 def test_the_control_calls_the_original_and_swaps_end_with_their_model(backend, swapped):
