@@ -8,10 +8,11 @@ of the values.
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -79,7 +80,7 @@ _PASSES: Final = {
     "BWD_WB": ("backward-weights", "inference"),
 }
 _PRECISIONS: Final = {"f32": "fp32", "bf16": "bf16", "f16": "fp16"}
-# Values of options that leave the layer as it is, or that it has in another form; with all others,
+# Values of options that leave the layer as it is, or that are read elsewhere; with all other values
 # something else is computed.
 _KNOWN_VALUES: Final = {
     "attr-fpmath": "|strict",
@@ -91,6 +92,8 @@ _KNOWN_VALUES: Final = {
     "stag": "any|ab(c(d(ef?)?)?)?x?",  # of products: an order that is not transposed
     "scales": "1(:1)*",
 }
+# Options with numbers, by driver; --mb is one of all drivers.
+_NUMBERS: Final = {"softmax": ("axis",), "concat": ("axis",), "rnn": ("l", "t")}
 _TYPES: Final = ("dt", "sdt", "ddt", "cfg")
 _HONOURED: Final = (
     *_KNOWN_VALUES,
@@ -166,7 +169,7 @@ class ListEntry:
                 variants = [{"layers": self._number("l"), "steps": self._number("t")}]
                 variants[0]["directions"] = 2 * ("concat" in options.get("direction", ()))
             elif layer.kind == "gemm" and "wtag" in options:
-                variants = [{"weights_tag": _order(tag)} for tag in options["wtag"]]
+                variants = [{"weights_tag": _order(tag, self.op)} for tag in options["wtag"]]
             for sizes in variants:
                 variant = layer.replace(**{key: value for key, value in sizes.items() if value})
                 found[variant.with_batch(self._number("mb") or layer.batch)] = None
@@ -203,7 +206,18 @@ class ListEntry:
             UsageError: It is no number.
         """
         value = self.options.get(option, (str(default),))[-1]
-        return grammar.read_number(value, 0, f"--{option}", 0)[0]
+        number, end = grammar.read_number(value, 0, f"--{option}", 0)
+        if end != len(value):
+            raise UsageError(f"--{option}={value}: not a number; nearest: --{option}={number}")
+        return number
+
+    def of_each_number(self) -> Iterator[ListEntry]:
+        """Yield an entry for each combination of the numbers in the options of its driver."""
+        names = ("mb", *_NUMBERS.get(self.op, ()))
+        given = {name: self.options[name] for name in names if name in self.options}
+        for values in itertools.product(*given.values()):
+            single = {name: (value,) for name, value in zip(given, values, strict=True)}
+            yield replace(self, options={**self.options, **single})
 
     def _prefixes(self, pool: str | None) -> list[tuple[str, str | None]]:
         """Return prefixes of descriptors, and kinds of pooling."""
@@ -246,11 +260,20 @@ def _plain_types(values: Sequence[str]) -> set[str]:
     return {match[1] for match in matches if match}
 
 
-def _order(tag: str) -> str:
-    """Return the order of a matrix for benchdnn's tag: ``abc`` is ``kn``, ``acb`` is ``nk``."""
-    letters = sorted(tag)
-    plain, swapped = "".join(letters), "".join((*letters[:-2], *letters[:-3:-1]))
-    return {plain: "kn", swapped: "nk"}.get(tag, "any")
+def _order(tag: str, driver: str) -> str:
+    """Return the order of a matrix of weights for benchdnn's tag.
+
+    Of products, ``abc`` is ``kn`` and ``acb`` is ``nk``. The weights of ``ip`` begin with the
+    output channels: ``ab`` is ``nk``, ``ba`` is ``kn``. Other tags leave it to the library.
+    """
+    letters = "abcdefghijkl"[: len(tag)]
+    if len(tag) < 2 or sorted(tag) != list(letters):
+        return "any"
+    if driver == "ip":
+        orders = {letters: "nk", letters[1:] + letters[0]: "kn"}
+    else:
+        orders = {letters: "kn", letters[:-2] + letters[-1] + letters[-2]: "nk"}
+    return orders.get(tag, "any")
 
 
 def _along(shapes: re.Match[str], *, axis: int, last: bool) -> str:
@@ -301,6 +324,31 @@ def check_op(op: str | None) -> None:
         raise unknown_word(f"--op {op}: no such op", op, known)
 
 
+def _check_included(path: Path, argument: str, opened: tuple[Path, ...]) -> None:
+    """Refuse a file that includes itself, or that is in another folder; paths are resolved."""
+    if path in opened:
+        raise UsageError(f"{argument}: includes itself; nearest: leave the line out")
+    if path.parent != opened[-1].parent:
+        raise UsageError(
+            f"{argument}: not in the folder of the list; nearest: a copy, --batch={path.name}"
+        )
+
+
+def _text_of(path: Path, argument: str) -> str:
+    """Return the text of a list."""
+    try:
+        with path.open(encoding="utf-8-sig") as file:
+            text = file.read(_MAX_CHARACTERS + 1)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        expected = "; expected a text file, one layer per line"
+        raise UsageError(f"{argument}: {reason}{nearest_file(path) or expected}") from None
+    if len(text) > _MAX_CHARACTERS:
+        limit = f"at most {_MAX_CHARACTERS} characters"
+        raise UsageError(f"{argument}: too long for a list of layers; {limit}")
+    return text
+
+
 def read_list(
     path: Path,
     argument: str,
@@ -317,24 +365,16 @@ def read_list(
         op: Op of descriptors without a prefix; None for that of the file's folder.
         options: Options in force, which change while the file is read.
         ignored: Receives options that have no effect.
-        opened: Files that include this one.
+        opened: Resolved paths of the files that include this one.
 
     Raises:
         UsageError: The file cannot be read.
     """
-    try:
-        with path.open(encoding="utf-8-sig") as file:
-            text = file.read(_MAX_CHARACTERS + 1)
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        expected = "; expected a text file, one layer per line"
-        raise UsageError(f"{argument}: {reason}{nearest_file(path) or expected}") from None
-    if len(text) > _MAX_CHARACTERS:
-        limit = f"at most {_MAX_CHARACTERS} characters"
-        raise UsageError(f"{argument}: too long for a list of layers; {limit}")
-    if path in opened:
-        raise UsageError(f"{argument}: includes itself; nearest: leave the line out")
-    folder = path.resolve().parent.name
+    resolved = path.resolve()
+    if opened:
+        _check_included(resolved, argument, opened)
+    text = _text_of(path, argument)
+    folder = resolved.parent.name
     driver = (folder if folder in (*_DRIVERS, *_WITHOUT_OP) else "") if op is None else op
     number, end = 1, 0
     for match in _WORD.finditer(text):
@@ -346,12 +386,13 @@ def read_list(
         if not word:
             continue
         if not word.startswith("--"):
-            yield ListEntry(text=word, where=where, op=driver, options=dict(options))
+            entry = ListEntry(text=word, where=where, op=driver, options=dict(options))
+            yield from entry.of_each_number() if entry.described else (entry,)
         elif name == "reset":
             options.clear()
         elif name == "batch":
             inner = path.parent / value
-            yield from read_list(inner, f"{where}{word}", op, options, ignored, (*opened, path))
+            yield from read_list(inner, f"{where}{word}", op, options, ignored, (*opened, resolved))
         elif name in _HONOURED and (name != "stag" or driver == "matmul"):
             options[name] = tuple(value.split(","))
         else:

@@ -70,6 +70,10 @@ def test_shapes_of_another_op_are_refused(problem, choice):
         ("rnn", "--alg=LBR_GRU --l=2 --direction=concat t3sic6slc12", ["gru:l2d2t3slc12dhc6"]),
         ("pool", "--alg=pooling_avg_include_padding ic3ih8kh2sh2", ["ic3ih8kh2sh2"]),
         ("matmul", "--wtag=ab,ba 2x3:3x4", ["2x3:3x4wtagkn", "2x3:3x4wtagnk"]),
+        ("matmul", "--wtag=any,a, 2x3:3x4", ["2x3:3x4"]),
+        ("ip", "--wtag=ab,ba mb2ic3oc4", ["2x3:3x4wtagnk", "2x3:3x4wtagkn"]),
+        ("ip", "--mb=2,3 ic3oc4", ["2x3:3x4", "3x3:3x4"]),
+        ("concat", "--axis=0,1 2x3:2x3", ["concat:ic2+2ih1iw3", "concat:mb2ic3+3ih1iw1"]),
     ],
 )
 def test_the_folder_names_the_driver(tmp_path, driver, text, problems):
@@ -145,6 +149,16 @@ def test_passes_and_types_are_those_of_the_options(tmp_path, options, passes, pr
     assert (list(row.passes), row.precisions, row.changed) == (passes, precisions, changed)
 
 
-def test_a_file_that_includes_itself_is_refused(tmp_path):
-    with pytest.raises(UsageError, match="includes itself"):
-        listed(tmp_path, "--batch=shapes")
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("--batch=shapes", "includes itself"),
+        ("--batch=../mine/shapes", "includes itself"),
+        ("--batch=../other", "not in the folder of the list"),
+        ("--batch=/dev/null", "not in the folder of the list"),
+        ("--mb=3x mb2ic3ih8oc4kh3", "--mb=3x: not a number"),
+    ],
+)
+def test_bad_lines_are_refused(tmp_path, text, reason):
+    with pytest.raises(UsageError, match=reason):
+        listed(tmp_path, text)
