@@ -1,4 +1,4 @@
-"""What a swap of calls in a step saves: foretold by the calls alone, and in the step."""
+"""Savings of a swap: as the calls alone foretell them, and in the step."""
 
 from __future__ import annotations
 
@@ -115,16 +115,29 @@ def saving_of(
         alone: the calls alone.
         a: the step as it is.
         swapped: the step with the swap.
-        control: the step with the original kernel in the way of the swap.
+        control: the step with the original called through the same Python hook.
     """
     before, after = alone.in_context(control), alone.in_context(swapped)
     context = 0.0 if before is None else before - median(alone.original.values())
-    how = "original less swapped call, each alone, times the calls of a step"
-    foretold = _term("foretold by the calls alone", how, alone.original, alone.swapped, context)
-    how = "steps with the original and with the kernel of the swap, in turn"
-    step = _term("saved in the step", how, control.rounds_s, swapped.rounds_s)
-    how = "the original through the same mechanism, less the step as it is"
-    dispatch = _term("dispatch of the swap, left out", how, control.rounds_s, a.rounds_s)
+    foretold = _term(
+        "foretold by the calls alone",
+        "original less swapped call, each alone, times the calls of a step",
+        alone.original,
+        alone.swapped,
+        context,
+    )
+    step = _term(
+        "saved in the step",
+        "steps with the original and with the kernel of the swap, in turn",
+        control.rounds_s,
+        swapped.rounds_s,
+    )
+    dispatch = _term(
+        "dispatch of the swap, left out",
+        "the original through the same Python hook, less the step as it is",
+        control.rounds_s,
+        a.rounds_s,
+    )
     rows = []
     known = foretold.saved_s
     if before is not None and after is not None:

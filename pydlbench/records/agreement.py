@@ -140,7 +140,7 @@ class SwapTerm(Record, frozen=True, kw_only=True):
 
 
 class SwapSaving(Record, frozen=True, kw_only=True):
-    """What a user's kernel in the place of an operator or module saves.
+    """Savings of a swap: a user's kernel in the place of an operator or module.
 
     The foretold saving and the terms between add up to the step's.
 
@@ -148,8 +148,8 @@ class SwapSaving(Record, frozen=True, kw_only=True):
         calls: number of swapped calls in a step.
         foretold: the saving by the calls alone; its interval allows for the original's context.
         between: terms by which the step's saving differs.
-        step: the saving of the step, beside the original kernel in the way of the swap.
-        dispatch: what this way itself costs in the step.
+        step: the saving of the step, beside the original called through the same Python hook.
+        dispatch: the cost of the hook in the step.
     """
 
     calls: int

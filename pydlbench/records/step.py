@@ -81,7 +81,7 @@ class StepSpec(Record, frozen=True, kw_only=True):
         seed: seed of weights, images and labels.
         swaps: user's kernels in the place of operators or modules of PyTorch:
             ``aten.relu=FILE.py:LAUNCH``, ``module:NAME=FILE.py:CALLABLE``. Without ``=`` the
-            original runs in the way of the swap.
+            original is called through the same Python hook.
 
     Raises:
         UsageError: a word that is not among its choices.

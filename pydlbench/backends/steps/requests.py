@@ -105,9 +105,9 @@ def request_calls(
 def request_swaps(backend: FrameworkBackend, spec: dict[str, Any]) -> OperatorsKernel:
     """Prepare the swapped calls of a step to be timed alone, on the step's operands.
 
-    Each distinct call has two operators: the original, made in the way of the swap, and the user's
-    kernel, whose results are compared with the original's. The facts' ``calls`` have the numbers of
-    calls in a step.
+    Each distinct call has two operators: the original, called through the same Python hook, and the
+    user's kernel, whose results are compared with the original's. The facts' ``calls`` have the
+    numbers of calls in a step.
 
     Args:
         backend: the worker's backend.
