@@ -1,13 +1,17 @@
 """User's kernels in the place of operators and modules: how often, with gradients, and judged."""
 
+import contextlib
+
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from pydlbench.backends.steps import requests  # noqa: E402 - not installed everywhere
+from pydlbench.backends.steps.timed_calls import OperatorsKernel  # noqa: E402 - as above
 from pydlbench.backends.torch.steps.user_model import UserTorchModel  # noqa: E402 - likewise
 from pydlbench.errors import RefusedKernelError, UnsupportedError, UsageError  # noqa: E402
 from pydlbench.records.step import StepSpec  # noqa: E402
+from pydlbench.records.trace import OperatorsFacts  # noqa: E402 - as above
 from pydlbench.timing.chunk import ChunkRequest  # noqa: E402
 
 MODEL = """
@@ -62,6 +66,14 @@ class Linear(nn.Module):
 
 def dropout(other):
     return nn.Dropout(0.1)
+
+class Cast(nn.Module):
+    def forward(self, x):
+        assert torch.is_autocast_enabled("cpu")
+        return x.clamp_min(0)
+
+def cast(other):
+    return Cast()
 
 def module(other):
     return Clamp()
@@ -154,6 +166,31 @@ def test_a_wrong_kernel_is_refused_in_the_samples(backend, swapped, target, name
 def test_a_bad_swap_is_refused_with_the_nearest_choice(backend, swapped, target, name, kind, words):
     with pytest.raises(kind, match=words):
         requests.request_swaps(backend, swapped(target, name).to_dict())
+
+
+def test_modules_alone_run_under_autocast_as_in_the_step(backend, swapped):
+    spec = swapped("module:ReLU", "cast")
+    spec = StepSpec.from_dict({**spec.to_dict(), "precision": "bf16"})
+    kernel = requests.request_swaps(backend, spec.to_dict())
+    assert len(kernel.sample(ChunkRequest(samples=4)).seconds) == 4 * 2 * 2
+
+
+def test_operands_of_one_row_change_too():
+    from pydlbench.backends.torch.steps.swapped import JudgedCall, Swap
+
+    known = []
+
+    def kept(x):
+        known[:] = known or [x.clone()]
+        return known[0]
+
+    swap = Swap("aten.clone", torch.clone, kept)
+    spec = StepSpec(model="mnist")
+    operands = (torch.arange(8.0)[None],), {}
+    call = JudgedCall(swap, kept, operands, lambda: None, spec, contextlib.nullcontext)
+    kernel = OperatorsKernel([call], OperatorsFacts(names=("aten.clone",)), [])
+    with pytest.raises(RefusedKernelError, match="wrong result"):
+        kernel.sample(ChunkRequest(samples=40))
 
 
 def test_overlapping_swaps_are_refused(backend, swapped):
