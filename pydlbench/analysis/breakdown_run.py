@@ -539,7 +539,7 @@ class _Rounds:
         """
         trace = self._recording.trace
         if not (self._no_limits or self._limits or self._bench.step.on_gpu):
-            self._no_limits = [reason]  # of an interruption that comes while the device is probed
+            self._no_limits = [reason]  # if the probe of the device is interrupted
             refused: list[str] = []
             limit_s = limits_of(trace.calls, self._bench.session, refused)
             known = {(call.signature, call.direction): limit_s(call) for call in trace.calls}

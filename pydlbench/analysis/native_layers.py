@@ -82,8 +82,8 @@ class NativeLayers:
             rounds: number of rounds that will visit them.
             policy: policy of their visits.
             progress: called with the share of the kernels that were found, and what comes next.
-            table: gets a visit for each time of their rows: the search takes the first one. They
-                are of no round, and count in the medians.
+            table: gets a visit for each time of their rows, the first of which is the search's.
+                These visits belong to no round, but count in the medians.
         """
 
         def advance(done: float, total: int, label: str) -> None:

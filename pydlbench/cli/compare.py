@@ -241,7 +241,7 @@ def _no_rows_text(comparison: Comparison) -> str:
 def _status(row: SideRow) -> str:
     """Return a row's status, or its time if that has no ratio to another."""
     if row.status == "failed" and row.median is not None:
-        return f"{row.median:g} s, which is no time,"
+        return f"an invalid time ({row.median:g} s)"
     return row.status
 
 

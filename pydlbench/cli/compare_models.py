@@ -17,7 +17,7 @@ from pydlbench.cli.output import row_warnings
 from pydlbench.cli.steps import USER_MODEL_OPTIONS, ModelTask, StepOptions, StepsTask
 from pydlbench.compare.kernels import compare_kernels
 from pydlbench.compare.models import change_of, compare_models, impossible_steps
-from pydlbench.errors import UsageError
+from pydlbench.errors import PydlbenchError, UsageError
 from pydlbench.models.user_model import defines, is_onnx, is_user_model
 from pydlbench.records.agreement import ModelChange
 from pydlbench.records.measurement import Measurement
@@ -301,10 +301,22 @@ def _reasons(outcomes: Sequence[Result]) -> list[str]:
     ]
 
 
+def _stored_margin(run: RunRecord) -> float | None:
+    """Return the value of ``--same`` in a run's command line; None if it is not known."""
+    from pydlbench.cli.compare_options import CompareOptions
+
+    if run.command[1:2] != ("compare",):
+        return None
+    try:
+        return CompareOptions.parse(run.command[2:]).same
+    except (PydlbenchError, SystemExit):  # a command line of another version
+        return None
+
+
 def stored_report(loaded: Loaded) -> list[Block]:
     """Return the report of a stored run."""
     kernels = [Measurement.from_dict(entry.document) for entry in loaded.table("layer")]
     steps = [StepRecord.from_dict(entry.document) for entry in loaded.table("step")]
     changes = [ModelChange.from_dict(entry.document) for entry in loaded.table("change")]
-    comparison = _comparison(kernels, steps, changes, loaded.record)
+    comparison = _comparison(kernels, steps, changes, loaded.record, _stored_margin(loaded.record))
     return [] if comparison is None else _blocks(comparison)

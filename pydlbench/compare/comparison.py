@@ -41,8 +41,8 @@ _SIDE_FIELDS: Final = tuple(
 _ESTIMATE_FIELDS: Final = Estimate.__struct_fields__
 
 
-#: Maximum chance of any false FASTER or SLOWER among all rows of a comparison. With one in a
-#: hundred a daily comparison gives a false alarm less than every third month.
+#: Maximum chance of any false FASTER or SLOWER among all rows of a comparison. At 1 %
+#: a daily comparison gives a false alarm less than once in three months.
 ALPHA: Final = 0.01
 #: Ratios within 1 +- this count as the same; FASTER and SLOWER exceed it. Two preparations of the
 #: same kernel differ by 1 to 2 % in the best rows of repeatability.md.

@@ -17,9 +17,9 @@ from pydlbench.records.run import RunRecord
 
 #: Note on a kernel of a user beside one of a library.
 CALLED_ONCE: Final = (
-    "before each sample of a kernel of your own its inputs are copied, so it takes some us longer "
-    "than calls in a loop; to compare it with PyTorch's operator in the same way, call that in a "
-    "file of yours"
+    "before each sample of a kernel of your own its inputs are copied, so it takes a few "
+    "microseconds longer than calls in a loop; to compare it with PyTorch's operator in the same "
+    "way, call that in a file of yours"
 )
 # Settings that differ between the two kernels of a row.
 _ACROSS: Final = ("backend", "mode", "timing")
@@ -87,12 +87,12 @@ def _pair(a: Measurement, b: Measurement) -> RerunPair:
         libraries=(a.library, b.library),
         reason="; ".join(reasons) or None,
     )
-    if a.time is None or b.time is None:
+    if a.time is None or b.time is None or not (a.ok and b.ok):
         return pair
     for number, (first, second) in enumerate(zip(a.time.visit_s, b.time.visit_s, strict=False)):
         pair.logs[number] = math.log(second / first)
     for side, row in enumerate((a, b)):
-        if row.time is not None and row.ok:
+        if row.time is not None:
             pair.seconds[side].extend(row.time.visit_s)
             pair.clocks[side].extend([row.clock_hz] if row.clock_hz else [])
     return pair

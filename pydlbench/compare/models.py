@@ -99,7 +99,10 @@ def compare_models(
     notes = [DISTURBED] if first.contended or second.contended else []
     batches = (first.spec.batch, second.spec.batch)
     if len({*batches}) > 1:
-        notes.append("a step of A has {} samples, one of B {}: times are of steps".format(*batches))
+        notes.append(
+            f"A has batch {batches[0]}, B has batch {batches[1]}; the times are per step, "
+            "not per sample"
+        )
     rows = Pair(*(side.rows[0]._replace(status="ok") for side in sides))
     compared = compare_interleaved(
         sides[0],

@@ -285,7 +285,7 @@ def _attempt(
         PydlbenchError: it cannot be run, or the time limit is too near.
     """
     if time.monotonic() + cost_s(experiment, seen.step_s) > end:
-        raise UnsupportedError("no time, which --minutes gives")
+        raise UnsupportedError("not tried within the time limit (--minutes)")
     tell(label)
     saving = try_out(experiment, seen, session)
     if not saving.real or saving.sure:

@@ -123,6 +123,8 @@ def _results(results: StepAgreement) -> str:
     what = "outputs" if agreement.gradients is None else "outputs and gradients"
     if results.differs:
         return "the results differ, so these are times of two computations"
+    if not agreement.tensors:
+        return "there are no results to compare"
     return f"{what} agree (largest difference {_error(max(agreement.tensors.values()))})"
 
 
@@ -152,13 +154,18 @@ def _about(results: StepAgreement) -> list[str]:
     lines = []
     a, b = results.weights
     if a or b:
-        same = "all" if results.shared == a == b else f"{results.shared} of {b}"
-        other = "" if results.shared == b else f"; A has {a}, the others are as B builds them"
-        lines.append(f"weights: {same} of B's are A's, by name and shape or by order{other}")
+        own = b - results.shared
+        text = f"B uses A's values for {results.shared} of its {quantity(b, 'weight')}"
+        if own:
+            keep = "keeps its own initial value" if own == 1 else "keep their own initial values"
+            text += f"; the other {own} {keep}"
+        lines.append(f"weights: {text}")
     if results.agreement is not None:
         lines.append(f"results: {results.agreement.check.detail}")
         timed = f"{quantity(results.timed, 'timed step')} compared, each with inputs of its own"
         none = "timed steps are not compared: only a user model's in PyTorch on a CPU can be"
+        if results.draws:
+            none = "timed steps are not compared: a step draws random numbers"
         lines.append(timed if results.timed else none)
     if results.draws:
         lines.append("a step draws random numbers: with others, its results differ for that reason")

@@ -171,7 +171,7 @@ def _with_packed(
 def _with_batches_first(
     operator: str, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...]
 ) -> tuple[Tensor, ...]:
-    """Return a product's operands, those whose rows lie before their batches turned round."""
+    """Return a product's operands with their batch axes first."""
     if operator != "FusedMatMul" or not outputs:
         return inputs
     batches = outputs[0].shape[:-2]

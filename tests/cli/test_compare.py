@@ -162,7 +162,7 @@ def test_rows_of_one_side_and_failed_ones_are_named(write, capsys):
         (
             {"factors": (1.0,)},
             {"factors": (0.0,)},
-            ("net/conv0", "ok", "a.json", "0 s, which is no time", "b.json"),
+            ("net/conv0", "ok", "a.json", "invalid time (0 s)", "b.json"),
         ),
     ],
 )

@@ -91,6 +91,8 @@ def test_with_nothing_to_rank_the_refusal_is_the_answer(run_record):
     assert found.rows == []
     assert conclude(found)[0].startswith("B is not ranked")
     assert "SLOWER" not in as_text(comparison_report(found))
+    failed = row("b.py:f", status="failed", reason=REASON)
+    assert compare_kernels([row("a.py:f"), failed], run_record).rows == []
     assert compare_kernels([row("a.py:f")], run_record) is None
 
 

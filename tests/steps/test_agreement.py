@@ -141,6 +141,12 @@ def test_nans_and_other_shapes_never_agree(tmp_path, values):
     assert found.check.status == "failed"
 
 
+def test_results_without_elements_agree(tmp_path):
+    found = compare(*(write(tmp_path / name, output=[]) for name in ("torch", "tensorflow")))
+    assert found.tensors == {"output": 0}
+    assert found.check.status == "ok"
+
+
 def test_each_gradient_may_differ_as_far_as_rounding_carries_it():
     """A small tensor is not excused by how far another one moves."""
     found = Agreement(

@@ -1,4 +1,4 @@
-"""Results of timed steps: other inputs in each sample, and the result of one that is drawn.
+"""Results of timed steps: each sample has other inputs; the results of a random one are kept.
 
 A model that is fast only while nobody looks computes nothing, or something else, in timed steps. So
 its inputs change in place before each sample. The outputs of a sample are copied as soon as the
