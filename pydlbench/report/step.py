@@ -397,14 +397,13 @@ def _group_line(rows: Sequence[StepRow], several: bool) -> str:
     """
     best = fastest(rows)
     assert best is not None, "all of them have a time"
-    assert best.record.time is not None, "likewise"
+    assert best.record.time is not None, "all of them have a time"
     batch, phase = best.group
     bound = best.record.contended
     verb = "takes at most" if bound else "is fastest:" if len(rows) > 1 else "takes"
-    rate = known_text(
-        best.record.images_per_s,
-        lambda rate: f", {'at least ' * bound}{per_second(rate)} {rate_unit(best.record.spec.own)}",
-    )
+    least = "at least " if bound else ""
+    unit = rate_unit(best.record.spec.own)
+    rate = known_text(best.record.images_per_s, lambda rate: f", {least}{per_second(rate)} {unit}")
     time = format_seconds(best.record.time.median)
     text = f"{_name(best, rows)} {verb} {time} per step{rate}"
     others = [

@@ -376,10 +376,13 @@ def _skew(comparison: RankComparison) -> str:
     longest = comparison.collectives[0]
     first = max(ranks, key=lambda rank: rank.wait_s)
     of = f"{last.last:,} of {quantity(comparison.matched, 'collective')}"
+    following = ""
+    if len(ranks) > 2:  # with two, the report has their differences
+        following = f" Next: pydlbench trace {first.file} {last.file} (what differs)"
     return (
         f"Ranks wait {where} for each other, {format_seconds(last.caused_s)} of it for rank "
         f"{last.rank}, which arrives last in {of}; most of it in {longest.operator}; {moved}."
-        f"{f' Next: pydlbench trace {first.file} {last.file} (what differs)' * (len(ranks) > 2)}"
+        f"{following}"
     )
 
 

@@ -166,9 +166,11 @@ def _layer_meaning(layer: Layer, pass_: str, dtype: str, line: _Line | None = No
     writes = int(sum(elements[role] * sizes[role] for role in layer.writes(pass_)))
     flops, training = layer.flops(pass_), line is not None and line.training
     floating = len(read) == 1 and "float" in dtype
+    trained = training and layer.entry.training is not None
+    layers = (LayerPass(layer, pass_, trained),) if floating else ()
     return Meaning(
         kind=_KINDS[layer.entry.key],
-        layers=(LayerPass(layer, pass_, training and layer.entry.training is not None),)[:floating],
+        layers=layers,
         layers_missing=None if floating else f"no layer computes in {' and '.join(read)}",
         flops=flops,
         product_flops=flops if layer.multiply_adds else 0,
@@ -206,7 +208,8 @@ def _mkl(text: str) -> Meaning:
         raise UnsupportedError(f"MKL's {text.partition('(')[0]}: no rule for this routine")
     dtype = "float32" if routine[1] == "s" else "float64"
     if routine[2] == "v":  # a matrix of m rows and n columns, perhaps transposed, and a vector
-        n, k = sizes[:2] if words[0] == "n" else sizes[1::-1]
+        rows, columns = sizes[:2]
+        n, k = (rows, columns) if words[0] == "n" else (columns, rows)
         return _layer_meaning(build_layer("gemm", m=1, k=k, n=n), "forward", dtype)
     m, n, k = sizes[:3]
     if routine[3]:
