@@ -23,7 +23,7 @@ CALLS = []
 
 def build():
     torch.manual_seed(0)
-    layers = nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 5), nn.ReLU(), nn.Dropout(0.1)
+    layers = nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 5), nn.ReLU(), nn.Dropout(0.1), Shift()
     return nn.Sequential(*layers), torch.randn(4, 6)
 
 def clamp(x):
@@ -47,6 +47,13 @@ def negates(x):
     result = x.clamp_min(0)
     x.neg_()
     return result
+
+def add(x, other):
+    return torch.add(x, other)
+
+class Shift(nn.Module):
+    def forward(self, x):
+        return x + 1
 
 class Clamp(nn.Module):
     def forward(self, x):
@@ -109,6 +116,7 @@ def swapped(tmp_path, monkeypatch):
         ("aten.relu", "clamp", "training", [2]),
         ("aten.relu", "fill", "forward", [2]),
         ("aten.mm", "product", "training", [1, 1, 1]),
+        ("aten.add.Tensor", "add", "forward", [1]),
         ("module:ReLU", "module", "training", [1, 1]),
         ("module:1", "module", "forward", [1]),
         ("module:Dropout", "dropout", "training", [1]),
