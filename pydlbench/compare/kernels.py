@@ -12,7 +12,7 @@ from pydlbench.compare.interleaved import RerunPair, compare_interleaved
 from pydlbench.compare.models import CONFIDENCE
 from pydlbench.compare.rows import Matching, Pair, describe, key_without, side_of_documents
 from pydlbench.models.user_model import is_user_model
-from pydlbench.records.measurement import KernelSpec, Measurement
+from pydlbench.records.measurement import KernelSpec, Measurement, TimeSummary
 from pydlbench.records.run import RunRecord
 
 #: Note on a kernel of a user beside one of a library.
@@ -77,6 +77,12 @@ def compare_kernels(
     return dataclasses.replace(compared, matching=matching, refused=tuple(refused))
 
 
+def _by_lap(time: TimeSummary) -> dict[int, float]:
+    """Return the time of each repetition by the number of its lap."""
+    laps = time.laps or range(len(time.visit_s))
+    return dict(zip(laps, time.visit_s, strict=True))
+
+
 def _pair(a: Measurement, b: Measurement) -> RerunPair:
     """Return the ratios of a pair's repetitions: none if a row has no time."""
     reasons = [
@@ -89,8 +95,9 @@ def _pair(a: Measurement, b: Measurement) -> RerunPair:
     )
     if a.time is None or b.time is None or not (a.ok and b.ok):
         return pair
-    for number, (first, second) in enumerate(zip(a.time.visit_s, b.time.visit_s, strict=False)):
-        pair.logs[number] = math.log(second / first)
+    first, second = _by_lap(a.time), _by_lap(b.time)
+    for lap in sorted(first.keys() & second.keys()):
+        pair.logs[lap] = math.log(second[lap] / first[lap])
     for side, row in enumerate((a, b)):
         if row.time is not None:
             pair.seconds[side].extend(row.time.visit_s)

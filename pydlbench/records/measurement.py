@@ -184,8 +184,12 @@ class TimeSummary(Record, frozen=True, kw_only=True):
             single repetition.
         visit_s: Median of each repetition, by lap over the run's rows; empty with a single one.
             Repetitions of a run's rows in the same lap ran under the same conditions.
+        laps: Number of the lap of each value of ``visit_s``, from 0, if a repetition was lost;
+            None if they are 0, 1, 2 and so on.
         processes: Number of processes of the repetitions.
     """
+
+    omitted = ("laps",)
 
     median: Annotated[float, shown("median", format_seconds, unit="s")]
     ci_low: Annotated[float | None, shown(unit="s")]
@@ -199,6 +203,7 @@ class TimeSummary(Record, frozen=True, kw_only=True):
     p99: Annotated[float | None, shown("p99", format_seconds, unit="s", when=_sampled)] = None
     repetitions: Annotated[int, shown("repetitions", when=_repeated)] = 1
     visit_s: tuple[float, ...] = ()
+    laps: tuple[int, ...] | None = None
     processes: int = 1
 
     @property

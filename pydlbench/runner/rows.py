@@ -163,6 +163,7 @@ def summary_of(samples: Series) -> TimeSummary:
     estimated = estimate(samples)
     interval = estimated.interval
     several = samples.preparations > 1
+    laps = tuple(dict.fromkeys(visit.preparation for visit in samples.visits))
     summary = time_summary(samples.seconds)
     return msgspec.structs.replace(
         summary,
@@ -174,6 +175,7 @@ def summary_of(samples: Series) -> TimeSummary:
         ci_high=None if interval is None else interval.high,
         repetitions=samples.preparations,
         visit_s=samples.preparations_s() if several else (),
+        laps=None if laps == tuple(range(len(laps))) or not several else laps,
         processes=samples.processes,
     )
 

@@ -54,6 +54,15 @@ def test_the_ratio_is_that_of_the_repetitions_in_turn(run_record, factor, verdic
     assert (judge(found, 0.03).slower != "") is (verdict == "SLOWER")
 
 
+def test_after_a_lost_repetition_the_others_keep_their_pairs(run_record):
+    b = row("b.py:f", 1.1)
+    kept = b.time.visit_s[:2] + b.time.visit_s[3:]
+    time = msgspec.structs.replace(b.time, visit_s=kept, laps=(0, 1, 3, 4, 5), repetitions=5)
+    found = compare_kernels([row("a.py:f"), msgspec.structs.replace(b, time=time)], run_record)
+    assert (found.passes, found.rows[0].verdict) == (5, "SLOWER")
+    assert found.rows[0].estimate.ratio == pytest.approx(1.1, rel=0.003)
+
+
 def test_rows_of_several_caches_and_passes_pair_up_by_what_they_compute(run_record):
     rows = [
         row(kernel, factor, cache=cache, pass_=pass_)

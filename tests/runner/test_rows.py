@@ -74,8 +74,11 @@ def test_repetitions_are_counted_and_kept():
         Visit(subject="it", round=i, preparation=i, process=i % 2, seconds=(1e-3 + i * 1e-5,))
         for i in range(6)
     ]
+    lost = measured_row(CASE, 2, FACTS, Series([*visits[:2], *visits[3:]])).time
+    assert lost.laps == (0, 1, 3, 4, 5)
     time = measured_row(CASE, 2, FACTS, Series(visits)).time
     assert (time.repetitions, time.processes) == (6, 2)
+    assert time.laps is None
     assert time.visit_s == pytest.approx([1e-3 + i * 1e-5 for i in range(6)])
     assert (time.median, time.ci_low, time.ci_high) == pytest.approx((1.025e-3, 1e-3, 1.05e-3))
 
