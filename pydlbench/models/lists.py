@@ -166,8 +166,9 @@ class ListEntry:
             layer = parse_problem(text, pool=mode)
             variants: list[dict[str, Any]] = [{}]
             if layer.kind == "recurrent":
-                variants = [{"layers": self._number("l"), "steps": self._number("t")}]
-                variants[0]["directions"] = 2 * ("concat" in options.get("direction", ()))
+                both = "concat" in options.get("direction", ())
+                sizes = {"layers": self._number("l"), "steps": self._number("t")}
+                variants = [{**sizes, "directions": 2 if both else 0}]
             elif layer.kind == "gemm" and "wtag" in options:
                 variants = [{"weights_tag": _order(tag, self.op)} for tag in options["wtag"]]
             for sizes in variants:
@@ -296,7 +297,9 @@ def _along(shapes: re.Match[str], *, axis: int, last: bool) -> str:
                 f"--axis={axis}: there is no such op; nearest: --axis={len(sizes) - 1}, the last"
             )
         along = math.prod(sizes[axis : axis + 1])
-        tensors += [f"{outer}x{along}" + ("" if last else f"x{inner}")] if along else []
+        if along == 0:
+            continue
+        tensors.append(f"{outer}x{along}" if last else f"{outer}x{along}x{inner}")
     return ":".join(tensors)
 
 
