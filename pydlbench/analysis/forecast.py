@@ -492,7 +492,7 @@ MIN_SCORED: Final = 9
 # Maximum number of documents of each table that are read for scores.
 _MAX_DOCUMENTS: Final = 200
 # Fields that identify a step in the documents of forecasts, steps and breakdowns.
-_STEP: Final = ("model", "options", "own", "batch", "phase", "layout", "feed")
+_STEP: Final = ("model", "options", "own", "swaps", "batch", "phase", "layout", "feed")
 _PLACE: Final = ("framework", "mode", "precision", "device", "threads", "library")
 
 

@@ -229,10 +229,14 @@ def _whole(
 
 
 def _problem(document: Mapping[str, Any], fields: Sequence[str]) -> str:
-    """Return the settings of a whole step without a column; ``own`` only for a user's model."""
+    """Return the settings of a whole step without a column.
+
+    ``own`` is only there for a user's model, ``swaps`` only for a step with swapped kernels.
+    """
     settings = {name: document.get(name) for name in fields}
-    if document.get("own"):
-        settings["own"] = document["own"]
+    for name in ("own", "swaps"):
+        if document.get(name):
+            settings[name] = document[name]
     return json.dumps(settings, sort_keys=True)
 
 

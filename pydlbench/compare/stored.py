@@ -51,7 +51,7 @@ from pydlbench.compare.statistics import (
 )
 from pydlbench.errors import UsageError
 from pydlbench.records.measurement import LATER_LEVEL, OCCASIONS, Expected, Measurement
-from pydlbench.records.run import RunRecord
+from pydlbench.records.run import RunRecord, start_time
 from pydlbench.store.place import machine_name
 from pydlbench.store.store import Reader
 
@@ -296,7 +296,7 @@ def repetitions(
         excluded: ids of runs to leave out; the run itself may be one of them.
     """
     own = {} if side.run_id in excluded else seconds_of(side, keys)
-    runs = [(_start_time(side.created_utc), own)] if own else []
+    runs = [(start_time(side.created_utc), own)] if own else []
     read = 0
     for info in store.runs(limit=_MAX_SEARCHED_RUNS):
         if len(runs) == _MAX_RUNS:
@@ -305,7 +305,7 @@ def repetitions(
             continue
         if read + info.measurements > _MAX_ROWS or info.machine != machine_name(side.device):
             continue
-        start = _start_time(info.created_utc)
+        start = start_time(info.created_utc)
         if start is None:
             continue
         near = next(
@@ -324,15 +324,6 @@ def repetitions(
         elif seconds:
             runs.append((start, seconds))
     return [seconds for _, seconds in runs]
-
-
-def _start_time(text: str) -> dt.datetime | None:
-    """Return the start of a run; None if a foreign document has another format."""
-    try:
-        time = dt.datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    return time if time.tzinfo is not None else time.replace(tzinfo=dt.UTC)
 
 
 def seconds_of(side: Side, keys: Collection[Any]) -> dict[Any, float]:

@@ -40,13 +40,19 @@ def _is_pydlbench(program: str) -> bool:
     return path.name == _PROGRAM or path.parts[-2:] == (_PROGRAM, "__main__.py")
 
 
-def local_time(created_utc: str) -> str:
-    """Return a moment in ISO 8601 as local time, to the minute."""
+def start_time(created_utc: str) -> dt.datetime | None:
+    """Return the start of a run; None if a foreign document has another format."""
     try:
         moment = dt.datetime.fromisoformat(created_utc)
     except ValueError:
-        return created_utc
-    return f"{moment.astimezone():%Y-%m-%d %H:%M}"
+        return None
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=dt.UTC)
+
+
+def local_time(created_utc: str) -> str:
+    """Return a moment in ISO 8601 as local time, to the minute."""
+    moment = start_time(created_utc)
+    return created_utc if moment is None else f"{moment.astimezone():%Y-%m-%d %H:%M}"
 
 
 class RunRecord(Record, frozen=True, kw_only=True):

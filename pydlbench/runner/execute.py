@@ -292,8 +292,8 @@ class _Loop:
     ) -> None:
         self.tolerant = tolerant
         self.kernels: dict[str, dict[str, Any]] = {}
-        # Whether the kernels of interrupted runs were not read yet.
-        self._unread = True
+        # Native rows of interrupted runs by kernel, with the run; None until they are read.
+        self._reusable: dict[str, tuple[str, dict[str, Any]]] | None = None
         self._tasks, self._open, self._recorder = tasks, open_session, recorder
         self._progress, self._request, self._samples = progress, request, samples
         self._known: RunRecord | None = None
@@ -409,17 +409,26 @@ class _Loop:
             advance=advance,
             keep=lambda result: self.take(task, result),
             earlier=lambda row: self.earlier(task, row) is not None,
-            kernel=lambda spec: self._kernel(_same_kernel(spec, task.options)),
+            kernel=lambda spec: self._kernel(task, spec),
         )
 
-    def _kernel(self, name: str) -> dict[str, Any] | None:
-        """Return the document of a kernel of this run, or of an interrupted one before it."""
-        if self._unread:
-            self._unread = False
-            for entry in self._recorder.unfinished(self.described()):
+    def _kernel(self, task: Task, spec: KernelSpec) -> dict[str, Any] | None:
+        """Return the document of a kernel of this run, or of an interrupted one before it.
+
+        A row of an interrupted run is stored with this run, too.
+        """
+        name = _same_kernel(spec, task.options)
+        if self._reusable is None:
+            self._reusable = {}
+            for run_id, entry in self._recorder.unfinished(self.described()):
                 if kernel_of(entry.key):
-                    name = str(entry.key).rpartition("/")[2]
-                    self.kernels.setdefault(name, dict(entry.document))
+                    same = str(entry.key).rpartition("/")[2]
+                    self._reusable.setdefault(same, (run_id, dict(entry.document)))
+        if name not in self.kernels and name in self._reusable:
+            run_id, document = self._reusable[name]
+            self._recorder.tell_reuse(run_id)
+            key = f"{row_key(task, task.rows[0])}/{name}"
+            self.take(task, Result("layer", document, key=key))
         return self.kernels.get(name)
 
     def _measure(self, task: Task) -> None:

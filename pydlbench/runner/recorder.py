@@ -13,11 +13,11 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from pydlbench.errors import StoreError, UsageError
-from pydlbench.records.run import RunInfo, RunRecord
+from pydlbench.records.run import RunInfo, RunRecord, start_time
 from pydlbench.store.entry import Entry
 from pydlbench.store.resume import merge_records, refuse_differences
 from pydlbench.store.store import Store, short_id
-from pydlbench.units import quantity, some_names
+from pydlbench.units import quantity
 
 # Seconds between two updates of a run's device and environment.
 _UPDATE_PERIOD_S = 5.0
@@ -147,6 +147,8 @@ class RowRecorder:
         self.interrupts = OneInterrupt(limit_s)
         self.given = 0
         self._make, self._kind, self._tell = make, kind, tell
+        # Interrupted runs that were named already.
+        self._reused: set[str] = set()
         self._quiet, self._named = quiet, named
         self._run: RunRecord | None = None
         self._request: Mapping[str, Any] | None = None
@@ -230,37 +232,43 @@ class RowRecorder:
             return ()
         return self.store.entries(self.resumed.id, samples=samples)
 
-    def unfinished(self, run: RunRecord) -> Iterator[Entry]:
+    def unfinished(self, run: RunRecord) -> Iterator[tuple[str, Entry]]:
         """Yield finished native rows of interrupted runs of the last day on this machine.
 
-        The newest run is the first. Rows that others disturbed are left out.
+        Each has the id of its run; the newest run is the first. Rows that others disturbed are left
+        out. A run that cannot be read is skipped with a warning.
 
         Args:
             run: record of this run; machine, libraries and their variables must be the same.
         """
         if self.store is None:
             return
-        taken: list[str] = []
         since = dt.datetime.now(dt.UTC) - _MAX_AGE
         for info in self.store.runs(limit=_MAX_RECENT_RUNS):
-            begun = dt.datetime.fromisoformat(info.created_utc)
-            if info.status not in ("interrupted", "killed") or begun < since:
+            if info.status not in ("interrupted", "killed"):
                 continue
-            with contextlib.suppress(UsageError):
+            begun = start_time(info.created_utc)
+            if begun is None or begun < since:
+                continue
+            try:
                 refuse_differences(self.store.record(info.id), run, {}, {})
-                entries = [
-                    entry
-                    for entry in self.store.entries(info.id, "layer")
-                    if entry.document.get("status") == "ok"
-                    if entry.document.get("stop_rule") != "interrupted"
-                    if not entry.document.get("contended")
-                ]
-                if entries:
-                    taken.append(info.id)
-                yield from entries
-        if taken and not self._quiet:
-            count = quantity(len(taken), "interrupted run")
-            self._tell(f"native rows of {count} are taken: {some_names(taken)}")
+                entries = list(self.store.entries(info.id, "layer"))
+            except UsageError:
+                continue  # another machine, library or variable
+            except StoreError as error:
+                self._tell(f"warning: rows of run {info.id} are not reused: {error}")
+                continue
+            for entry in entries:
+                document = entry.document
+                finished = document.get("stop_rule") != "interrupted"
+                if document.get("status") == "ok" and finished and not document.get("contended"):
+                    yield info.id, entry
+
+    def tell_reuse(self, run_id: str) -> None:
+        """Say once that native rows of an interrupted run are reused."""
+        if run_id not in self._reused and not self._quiet:
+            self._tell(f"native rows of interrupted run {run_id} are reused")
+        self._reused.add(run_id)
 
     def add(self, table: str, document: Mapping[str, Any], key: str | None = None) -> None:
         """Store a finished result.
@@ -314,8 +322,7 @@ class RowRecorder:
             except StoreError as error:
                 self._warn(error)
         if self._waiting:
-            count = len(self._waiting)
-            self._tell(f"warning: {count} result{'s' * (count > 1)} could not be kept")
+            self._tell(f"warning: {quantity(len(self._waiting), 'result')} could not be kept")
         if self.begun and (self._written or not self._waiting):
             self._kept = run.id
 

@@ -141,6 +141,7 @@ def _known_scatter(stored: Sequence[Mapping[str, Any]], step: StepSpec) -> float
     for document in stored:
         times = list((document.get("rounds_s") or {}).values())
         alike = all(document.get(name) == value for name, value in same.items())
+        alike = alike and document.get("swaps") == same.get("swaps")
         if alike and len(times) >= LEAST_ROUNDS and document.get("disturbed") == 0:
             return relative_deviation(times)
     return None

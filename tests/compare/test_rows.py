@@ -4,7 +4,7 @@ import invented_runs as invented
 import pytest
 from breakdown_records import make_record
 
-from pydlbench.compare.rows import match, read_side
+from pydlbench.compare.rows import match, read_side, row_of_step
 from pydlbench.compare.stored import compare
 from pydlbench.errors import UsageError
 
@@ -41,3 +41,10 @@ def test_images_from_elsewhere_are_another_breakdown(side):
     assert match(resident, side("earlier", feed=None)).pairs
     with pytest.raises(UsageError):
         match(resident, side("fed", feed="host"))
+
+
+def test_a_step_with_a_swapped_kernel_is_another_step():
+    plain = {"model": "mnist", "batch": 8, "status": "ok", "time_s": {"median": 1.0}}
+    swapped = plain | {"swaps": ["aten.relu=mine.py:launch"]}
+    assert row_of_step(plain) != row_of_step(swapped)
+    assert row_of_step(plain) == row_of_step(plain | {"swaps": None})

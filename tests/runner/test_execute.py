@@ -363,6 +363,25 @@ def test_kernels_of_an_interrupted_run_are_taken(
     assert machine.measured == (["remembered"] if taken else [case.label])
 
 
+def test_each_kernel_gets_its_own_row_of_an_interrupted_run_and_keeps_it(store_path, measurement):
+    first, other = (KernelSpec(layer=each) for each in find_layers(["alexnet/conv[34]"]))
+    before = Kernels(measurement)
+    tasks = [
+        Sum(rows=(ROWS[0],), spec=first),
+        Sum(rows=(ROWS[1],), spec=other, ends=KeyboardInterrupt),
+    ]
+    run(store_path, before, tasks, kind="estimate")
+    damage = Kernels(measurement, id="run-broken", created_utc="yesterday")
+    run(store_path, damage, [Sum(rows=(ROWS[0],), spec=first, ends=KeyboardInterrupt)])
+    machine = Kernels(measurement, id="run-2")
+    results = run(store_path, machine, [Sum(rows=(ROWS[0],), spec=first)], kind="estimate")
+    assert machine.measured == ["remembered"]
+    (row,) = results.parts.values()
+    assert row.document["problem"] == first.layer.problem
+    (entry,) = Store.open(store_path).entries("run-2", "layer")
+    assert entry.document["problem"] == first.layer.problem
+
+
 def test_a_run_without_a_session_is_described_as_one_with_it(store_path):
     def no_session(_):
         raise PydlbenchError("nothing opens")
