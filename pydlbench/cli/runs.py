@@ -19,6 +19,7 @@ from pydlbench.errors import UsageError, nearest
 from pydlbench.grouping import group_by
 from pydlbench.report.blocks import Block, Lines
 from pydlbench.report.text import Style, as_text
+from pydlbench.store.entry import DAMAGE
 from pydlbench.units import number
 
 if TYPE_CHECKING:
@@ -259,7 +260,10 @@ def stored_report(run: Loaded) -> list[Block]:
     Raises:
         ValueError: a value is not of its type.
     """
-    return [block for report in _sections(run).values() for block in report(run)]
+    try:
+        return [block for report in _sections(run).values() for block in report(run)]
+    except DAMAGE as error:
+        raise ValueError(f"{type(error).__name__}: {error}") from error
 
 
 def _sections(run: Loaded) -> dict[str, Callable[[Loaded], list[Block]]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import os
 import signal
@@ -128,7 +129,8 @@ class ProgressLine:
         self._state: tuple[float, int, str] = (0, 1, "")
         self._lock = threading.Lock()
         self._closed = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._ended = threading.Event()
+        self._thread: int | None = None
 
     @classmethod
     def from_options(cls, args: Measuring) -> Self:
@@ -150,15 +152,15 @@ class ProgressLine:
                 # Its import would disturb measurements more than all the drawing.
                 import tqdm  # noqa: F401 - loaded before the clock runs
 
-            self._thread = threading.Thread(target=self._watch, name="progress", daemon=True)
-            self._thread.start()
+            # Thread.start waits forever if the new thread has no memory for its first function.
+            self._thread = _thread.start_new_thread(self._watch, ())
 
     def close(self) -> None:
         """End the thread and wipe the bar."""
         self._enabled = False
         self._closed.set()
         if self._thread is not None:
-            self._thread.join(timeout=5.0)
+            self._ended.wait(timeout=5.0)
             self._thread = None
         if self._bar is not None:
             with contextlib.suppress(OSError, ValueError):  # the terminal is gone
@@ -167,9 +169,12 @@ class ProgressLine:
 
     def _watch(self) -> None:
         wait_s = self._delay_s
-        while self._enabled and not self._closed.wait(wait_s):
-            self._draw()
-            wait_s = self._every_s
+        try:
+            while self._enabled and not self._closed.wait(wait_s):
+                self._draw()
+                wait_s = self._every_s
+        finally:
+            self._ended.set()
 
     def _draw(self) -> None:
         """Draw the bar, or write a line if its time has come."""
