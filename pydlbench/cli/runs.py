@@ -19,7 +19,6 @@ from pydlbench.errors import UsageError, nearest
 from pydlbench.grouping import group_by
 from pydlbench.report.blocks import Block, Lines
 from pydlbench.report.text import Style, as_text
-from pydlbench.store.entry import DAMAGE
 from pydlbench.units import number
 
 if TYPE_CHECKING:
@@ -260,10 +259,7 @@ def stored_report(run: Loaded) -> list[Block]:
     Raises:
         ValueError: a value is not of its type.
     """
-    try:
-        return [block for report in _sections(run).values() for block in report(run)]
-    except DAMAGE as error:
-        raise ValueError(f"{type(error).__name__}: {error}") from error
+    return [block for report in _sections(run).values() for block in report(run)]
 
 
 def _sections(run: Loaded) -> dict[str, Callable[[Loaded], list[Block]]]:
@@ -387,11 +383,13 @@ def _protocols(run: Loaded) -> list[Block]:
     ]
 
 
-def _number_text(result: Mapping[str, Any]) -> str:
-    spread = result.get("spread")
-    around = "" if spread is None else f" +/- {number(spread)}"
-    count = f"  (n {len(result['times'])})" if result.get("times") else ""
-    return f"{result['name']}  {number(result['value'])}{around} {result['unit']}{count}"
+def _number_text(document: Mapping[str, Any]) -> str:
+    from pydlbench.records.published import ProtocolNumber
+
+    result = ProtocolNumber.from_dict(document)
+    around = "" if result.spread is None else f" +/- {number(result.spread)}"
+    count = f"  (n {len(result.times)})" if result.times else ""
+    return f"{result.name}  {number(result.value)}{around} {result.unit}{count}"
 
 
 def _findings(run: Loaded) -> list[Block]:

@@ -319,6 +319,7 @@ class Reader:
         for run, tag in self._read("SELECT run, tag FROM tags ORDER BY tag"):
             tags.setdefault(run, []).append(printable(str(tag)))
         infos = []
+        # A damaged column may have another type.
         for name, created, kind, stored, command, machine, writer, count in rows:
             status = stored
             try:
@@ -329,12 +330,12 @@ class Reader:
                 words, status = (), "damaged"
             infos.append(
                 RunInfo(
-                    id=printable(name),
-                    created_utc=printable(created),
-                    kind=printable(kind),
-                    status=printable(status),
+                    id=printable(str(name)),
+                    created_utc=printable(str(created)),
+                    kind=printable(str(kind)),
+                    status=printable(str(status)),
                     command=words,
-                    machine=printable(machine),
+                    machine=printable(str(machine)),
                     tags=tuple(tags.get(name, ())),
                     measurements=count,
                 )
