@@ -8,18 +8,18 @@ pytest.importorskip("onnxruntime")
 
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402 - not installed everywhere
 
-from pydlbench.backends.onnxruntime.backend import create, read_graph, types_of  # noqa: E402
-from pydlbench.backends.steps import requests  # noqa: E402
-from pydlbench.errors import (  # noqa: E402
+from pydlbench.backends.onnxruntime.backend import create, read_graph, types_of  # noqa: E402 - below importorskip
+from pydlbench.backends.steps import requests  # noqa: E402 - below importorskip
+from pydlbench.errors import (  # noqa: E402 - below importorskip
     InsufficientMemoryError,
     PydlbenchError,
     UnsupportedError,
     UsageError,
 )
-from pydlbench.records.step import StepSpec  # noqa: E402
-from pydlbench.runner.options import RunnerOptions  # noqa: E402
-from pydlbench.runner.session import Session  # noqa: E402
-from pydlbench.steps.run import run_in_turn  # noqa: E402
+from pydlbench.records.step import StepSpec  # noqa: E402 - below importorskip
+from pydlbench.runner.options import RunnerOptions  # noqa: E402 - below importorskip
+from pydlbench.runner.session import Session  # noqa: E402 - below importorskip
+from pydlbench.steps.run import run_in_turn  # noqa: E402 - below importorskip
 
 FLOAT, STRING, INT64 = TensorProto.FLOAT, TensorProto.STRING, TensorProto.INT64
 HUGE = 2**40

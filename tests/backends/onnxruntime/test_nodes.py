@@ -9,16 +9,16 @@ pytest.importorskip("onnxruntime")
 import onnx_network  # noqa: E402 - needs onnx
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402 - not installed everywhere
 
-from pydlbench.analysis.mapped import kernels_of, map_calls  # noqa: E402
-from pydlbench.backends.onnxruntime.backend import create  # noqa: E402
-from pydlbench.backends.onnxruntime.step import node_operator  # noqa: E402
-from pydlbench.backends.steps import requests  # noqa: E402
-from pydlbench.calls.seen import meaning_of  # noqa: E402
-from pydlbench.calls.seen.onnx import OnnxNode, Tensor  # noqa: E402
-from pydlbench.models.passes import macs  # noqa: E402
-from pydlbench.records.step import StepSpec  # noqa: E402
-from pydlbench.records.trace import RecordedCall  # noqa: E402
-from pydlbench.timing.chunk import ChunkRequest  # noqa: E402
+from pydlbench.analysis.mapped import kernels_of, map_calls  # noqa: E402 - below importorskip
+from pydlbench.backends.onnxruntime.backend import create  # noqa: E402 - below importorskip
+from pydlbench.backends.onnxruntime.step import node_operator  # noqa: E402 - below importorskip
+from pydlbench.backends.steps import requests  # noqa: E402 - below importorskip
+from pydlbench.calls.seen import meaning_of  # noqa: E402 - below importorskip
+from pydlbench.calls.seen.onnx import OnnxNode, Tensor  # noqa: E402 - below importorskip
+from pydlbench.models.passes import macs  # noqa: E402 - below importorskip
+from pydlbench.records.step import StepSpec  # noqa: E402 - below importorskip
+from pydlbench.records.trace import RecordedCall  # noqa: E402 - below importorskip
+from pydlbench.timing.chunk import ChunkRequest  # noqa: E402 - below importorskip
 
 FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
 STREAM = np.random.default_rng(0)

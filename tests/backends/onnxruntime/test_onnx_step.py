@@ -10,18 +10,18 @@ pytest.importorskip("onnxruntime")
 
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402 - not installed everywhere
 
-from pydlbench.backends.onnxruntime.backend import create  # noqa: E402
-from pydlbench.backends.onnxruntime.step import OnnxModel  # noqa: E402
-from pydlbench.backends.steps import requests  # noqa: E402
-from pydlbench.errors import (  # noqa: E402
+from pydlbench.backends.onnxruntime.backend import create  # noqa: E402 - below importorskip
+from pydlbench.backends.onnxruntime.step import OnnxModel  # noqa: E402 - below importorskip
+from pydlbench.backends.steps import requests  # noqa: E402 - below importorskip
+from pydlbench.errors import (  # noqa: E402 - below importorskip
     InsufficientMemoryError,
     ModelError,
     UnsupportedError,
     UsageError,
 )
-from pydlbench.records.step import StepFacts, StepSpec  # noqa: E402
-from pydlbench.records.user_model import UserInput, UserModelSpec  # noqa: E402
-from pydlbench.timing.chunk import ChunkRequest  # noqa: E402
+from pydlbench.records.step import StepFacts, StepSpec  # noqa: E402 - below importorskip
+from pydlbench.records.user_model import UserInput, UserModelSpec  # noqa: E402 - below importorskip
+from pydlbench.timing.chunk import ChunkRequest  # noqa: E402 - below importorskip
 
 STREAM = np.random.default_rng(0)
 KERNEL = STREAM.standard_normal((4, 3, 3, 3)).astype(np.float32)

@@ -8,12 +8,12 @@ torch = pytest.importorskip("torch")
 
 from invented_gpu import Gpu  # noqa: E402 - not without PyTorch
 
-from pydlbench.backends.steps import requests  # noqa: E402
-from pydlbench.backends.torch import settings, worker  # noqa: E402
-from pydlbench.backends.torch.steps import calls_alone  # noqa: E402
-from pydlbench.errors import UnsupportedError  # noqa: E402
-from pydlbench.records.step import StepSpec  # noqa: E402
-from pydlbench.timing.chunk import ChunkRequest  # noqa: E402
+from pydlbench.backends.steps import requests  # noqa: E402 - below importorskip
+from pydlbench.backends.torch import settings, worker  # noqa: E402 - below importorskip
+from pydlbench.backends.torch.steps import calls_alone  # noqa: E402 - below importorskip
+from pydlbench.errors import UnsupportedError  # noqa: E402 - below importorskip
+from pydlbench.records.step import StepSpec  # noqa: E402 - below importorskip
+from pydlbench.timing.chunk import ChunkRequest  # noqa: E402 - below importorskip
 
 ADD = "aten.add_.Tensor(float32[4](1,), float32[4](1,))"
 

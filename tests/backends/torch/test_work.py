@@ -9,20 +9,20 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from torch import nn  # noqa: E402
-from torch.nn import functional  # noqa: E402
-from torch.utils.flop_counter import FlopCounterMode, flop_registry  # noqa: E402
+from torch import nn  # noqa: E402 - below importorskip
+from torch.nn import functional  # noqa: E402 - below importorskip
+from torch.utils.flop_counter import FlopCounterMode, flop_registry  # noqa: E402 - below importorskip
 
 from pydlbench.backends.torch.backend import create  # noqa: E402 - not installed everywhere
-from pydlbench.backends.torch.steps.recording import by_module, record  # noqa: E402
-from pydlbench.backends.torch.steps.signature import signature  # noqa: E402
-from pydlbench.backends.torch.worker import serve_call_list  # noqa: E402
-from pydlbench.calls.seen import meaning_of  # noqa: E402
-from pydlbench.calls.seen.aten import leaves  # noqa: E402
-from pydlbench.models import build_model  # noqa: E402
-from pydlbench.models.passes import step_passes  # noqa: E402
-from pydlbench.records.step import StepSpec  # noqa: E402
-from pydlbench.records.trace import RecordedCall  # noqa: E402
+from pydlbench.backends.torch.steps.recording import by_module, record  # noqa: E402 - below importorskip
+from pydlbench.backends.torch.steps.signature import signature  # noqa: E402 - below importorskip
+from pydlbench.backends.torch.worker import serve_call_list  # noqa: E402 - below importorskip
+from pydlbench.calls.seen import meaning_of  # noqa: E402 - below importorskip
+from pydlbench.calls.seen.aten import leaves  # noqa: E402 - below importorskip
+from pydlbench.models import build_model  # noqa: E402 - below importorskip
+from pydlbench.models.passes import step_passes  # noqa: E402 - below importorskip
+from pydlbench.records.step import StepSpec  # noqa: E402 - below importorskip
+from pydlbench.records.trace import RecordedCall  # noqa: E402 - below importorskip
 
 aten = torch.ops.aten
 

@@ -4,12 +4,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from pydlbench.backends.torch.layers import fp8  # noqa: E402
-from pydlbench.backends.torch.layers.operator import TensorPlace, TorchOperands  # noqa: E402
-from pydlbench.ops.table import build_layer  # noqa: E402
-from pydlbench.verification.inputs import make_inputs  # noqa: E402
-from pydlbench.verification.verify import verify  # noqa: E402
-from pydlbench.words import PASSES  # noqa: E402
+from pydlbench.backends.torch.layers import fp8  # noqa: E402 - below importorskip
+from pydlbench.backends.torch.layers.operator import TensorPlace, TorchOperands  # noqa: E402 - below importorskip
+from pydlbench.ops.table import build_layer  # noqa: E402 - below importorskip
+from pydlbench.verification.inputs import make_inputs  # noqa: E402 - below importorskip
+from pydlbench.verification.verify import verify  # noqa: E402 - below importorskip
+from pydlbench.words import PASSES  # noqa: E402 - below importorskip
 
 
 @pytest.mark.parametrize("pass_", PASSES)

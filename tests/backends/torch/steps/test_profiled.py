@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 
 from pydlbench.backends.steps.device import GAPS, NO_CALL  # noqa: E402 - needs torch
 from pydlbench.backends.steps.requests import request_call_list, request_step  # noqa: E402 - needs torch
-from pydlbench.backends.torch.steps import profiled  # noqa: E402
+from pydlbench.backends.torch.steps import profiled  # noqa: E402 - below importorskip
 from pydlbench.backends.torch.steps.profiled import tracer  # noqa: E402 - needs torch
 from pydlbench.backends.torch.steps.recording import by_module, record  # noqa: E402 - needs torch
 from pydlbench.errors import PrimitiveError, UnsupportedError  # noqa: E402 - needs torch

@@ -8,14 +8,14 @@ torch = pytest.importorskip("torch")
 
 from torch.profiler import ProfilerActivity, profile  # noqa: E402 - not installed everywhere
 
-from pydlbench.backends.steps import requests  # noqa: E402
-from pydlbench.backends.steps.inputs import make_batch, make_weights  # noqa: E402
-from pydlbench.backends.torch.backend import create  # noqa: E402
-from pydlbench.backends.torch.steps.recording import DispatchRecorder  # noqa: E402
-from pydlbench.backends.torch.steps.step import TorchModel  # noqa: E402
-from pydlbench.calls.seen.aten import meaning_of  # noqa: E402
-from pydlbench.models import build_model  # noqa: E402
-from pydlbench.records.step import StepSpec  # noqa: E402
+from pydlbench.backends.steps import requests  # noqa: E402 - below importorskip
+from pydlbench.backends.steps.inputs import make_batch, make_weights  # noqa: E402 - below importorskip
+from pydlbench.backends.torch.backend import create  # noqa: E402 - below importorskip
+from pydlbench.backends.torch.steps.recording import DispatchRecorder  # noqa: E402 - below importorskip
+from pydlbench.backends.torch.steps.step import TorchModel  # noqa: E402 - below importorskip
+from pydlbench.calls.seen.aten import meaning_of  # noqa: E402 - below importorskip
+from pydlbench.models import build_model  # noqa: E402 - below importorskip
+from pydlbench.records.step import StepSpec  # noqa: E402 - below importorskip
 
 
 def of_model(name, batch, phase="training"):

@@ -4,15 +4,15 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from pydlbench.backends.steps import requests  # noqa: E402
+from pydlbench.backends.steps import requests  # noqa: E402 - below importorskip
 from pydlbench.backends.torch.backend import create  # noqa: E402 - not installed everywhere
-from pydlbench.backends.torch.steps import calls_alone  # noqa: E402
-from pydlbench.backends.torch.steps.calls_alone import CallOperator, StepOperands, prepare_calls  # noqa: E402
-from pydlbench.backends.torch.steps.signature import parse, signature  # noqa: E402
-from pydlbench.calls.seen.aten import leaves  # noqa: E402
-from pydlbench.errors import UnsupportedError  # noqa: E402
-from pydlbench.records.step import StepSpec  # noqa: E402
-from pydlbench.timing.chunk import ChunkRequest  # noqa: E402
+from pydlbench.backends.torch.steps import calls_alone  # noqa: E402 - below importorskip
+from pydlbench.backends.torch.steps.calls_alone import CallOperator, StepOperands, prepare_calls  # noqa: E402 - below importorskip
+from pydlbench.backends.torch.steps.signature import parse, signature  # noqa: E402 - below importorskip
+from pydlbench.calls.seen.aten import leaves  # noqa: E402 - below importorskip
+from pydlbench.errors import UnsupportedError  # noqa: E402 - below importorskip
+from pydlbench.records.step import StepSpec  # noqa: E402 - below importorskip
+from pydlbench.timing.chunk import ChunkRequest  # noqa: E402 - below importorskip
 
 aten = torch.ops.aten
 

@@ -6,13 +6,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from pydlbench.backends.steps import requests  # noqa: E402 - not installed everywhere
-from pydlbench.backends.steps.timed_calls import OperatorsKernel  # noqa: E402 - as above
-from pydlbench.backends.torch.steps.user_model import UserTorchModel  # noqa: E402 - likewise
-from pydlbench.errors import RefusedKernelError, UnsupportedError, UsageError  # noqa: E402
-from pydlbench.records.step import StepSpec  # noqa: E402
-from pydlbench.records.trace import OperatorsFacts  # noqa: E402 - as above
-from pydlbench.timing.chunk import ChunkRequest  # noqa: E402
+from pydlbench.backends.steps import requests  # noqa: E402 - below importorskip
+from pydlbench.backends.steps.timed_calls import OperatorsKernel  # noqa: E402 - below importorskip
+from pydlbench.backends.torch.steps.user_model import UserTorchModel  # noqa: E402 - below importorskip
+from pydlbench.errors import RefusedKernelError, UnsupportedError, UsageError  # noqa: E402 - below importorskip
+from pydlbench.records.step import StepSpec  # noqa: E402 - below importorskip
+from pydlbench.records.trace import OperatorsFacts  # noqa: E402 - below importorskip
+from pydlbench.timing.chunk import ChunkRequest  # noqa: E402 - below importorskip
 
 MODEL = """
 import numpy as np

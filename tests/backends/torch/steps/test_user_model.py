@@ -10,14 +10,14 @@ from this_cpu import HAS_BF16
 
 torch = pytest.importorskip("torch")
 
-from pydlbench.analysis.mapped import map_calls  # noqa: E402
-from pydlbench.backends.steps import requests  # noqa: E402
+from pydlbench.analysis.mapped import map_calls  # noqa: E402 - below importorskip
+from pydlbench.backends.steps import requests  # noqa: E402 - below importorskip
 from pydlbench.backends.torch.backend import create  # noqa: E402 - not installed everywhere
 from pydlbench.backends.torch.steps.user_model import UserTorchModel  # noqa: E402 - likewise
-from pydlbench.errors import ModelError, UsageError  # noqa: E402
-from pydlbench.records.step import StepSpec  # noqa: E402
-from pydlbench.records.user_model import UserInput, UserModelSpec  # noqa: E402
-from pydlbench.timing.chunk import ChunkRequest  # noqa: E402
+from pydlbench.errors import ModelError, UsageError  # noqa: E402 - below importorskip
+from pydlbench.records.step import StepSpec  # noqa: E402 - below importorskip
+from pydlbench.records.user_model import UserInput, UserModelSpec  # noqa: E402 - below importorskip
+from pydlbench.timing.chunk import ChunkRequest  # noqa: E402 - below importorskip
 
 HEAD = """
     import torch
