@@ -172,7 +172,8 @@ class Bandwidth:
     """A measured bandwidth. Bytes are those of the pattern, without reads for ownership.
 
     Attributes:
-        level: ``memory``, ``llc`` or ``l2`` (a GPU's last one).
+        level: ``memory``, ``llc`` or ``l2`` (a GPU's last one); ``l2 x 2`` and the like are working
+            sets of a GPU between the two.
         pattern: ``read``, ``write``, ``copy`` or ``triad``.
         bytes_per_s: best round of all windows.
         median_bytes_per_s: highest median round of a window.

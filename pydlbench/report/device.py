@@ -15,6 +15,7 @@ from pydlbench.devices.findings import Bandwidth, PrecisionPeak
 from pydlbench.devices.gpu.cards import KnownCard, find_card
 from pydlbench.devices.gpu.facts import GpuFacts
 from pydlbench.devices.gpu.peaks import accumulator, other_accumulators, theoretical_peak
+from pydlbench.devices.gpu.traffic import BETWEEN
 from pydlbench.grouping import group_by
 from pydlbench.records.record import Column
 from pydlbench.report.blocks import Block, Facts, Headline, Lines, TableBlock
@@ -38,7 +39,9 @@ _CPU_LEVELS: Final = {
     "llc": "last-level cache",
     "l2": "level before it",
 }
-_GPU_LEVELS: Final = {"memory": "device memory", "l2": "L2 cache"}
+_GPU_LEVELS: Final = {"memory": "device memory", "l2": "L2 cache"} | dict.fromkeys(
+    BETWEEN, "both of them"
+)
 
 
 def device_report(record: DeviceRecord | GpuRecord) -> list[Block]:

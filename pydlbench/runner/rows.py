@@ -235,12 +235,20 @@ def cached_bytes(spec: KernelSpec, timing: str | None = None) -> int:
     moved = spec.layer.bytes(spec.pass_, item)
     if spec.cache == "hot":
         return moved
-    written = spec.layer.writes(spec.pass_, spec.propagation) if timing == "events" else ()
     if spec.cache == "all-cold":
-        operands = spec.layer.operands(spec.pass_)
-        return min(moved, item * sum(operands.get(role, 0) for role in written))
+        return _written_bytes(spec) if timing == "events" else 0
+    written = spec.layer.writes(spec.pass_, spec.propagation) if timing == "events" else ()
     weights = 0 if "weights" in written else spec.layer.weight_elements * item
     return max(0, moved - weights)
+
+
+def _written_bytes(spec: KernelSpec) -> int:
+    """Return how many of the least bytes of a spec are written."""
+    item = ITEM_BYTES[spec.precision]
+    operands = spec.layer.operands(spec.pass_)
+    roles = spec.layer.writes(spec.pass_, spec.propagation)
+    moved = spec.layer.bytes(spec.pass_, item)
+    return min(moved, item * sum(operands.get(role, 0) for role in roles))
 
 
 def with_limits(
@@ -268,14 +276,15 @@ def with_limits(
     """
     if row.time is None:
         return row
+    warm = cached_bytes(spec, row.timing)
     if isinstance(device, GpuRecord):
         limits = device.limits(spec.precision, row.clock_hz, row.accumulate)
         launch = device.launch_in(row.timing, alone=spec.cache != "hot")
+        counted = device.levels_for(levels, warm, row.bytes - warm, _written_bytes(spec))
     else:
         limits = device.limits(spec.precision, row.clock_hz)
         launch = device.launch_s or 0.0
-    warm = cached_bytes(spec, row.timing)
-    counted = device.levels(levels)
+        counted = device.levels(levels)
     move = memory_time(row.bytes - warm, warm, counted)
     over = roof(row.flops_executed, limits.measured, *move)
     over = with_launch(over, launch, row.time.median)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 from pydlbench.devices.bandwidths import (
@@ -14,6 +15,7 @@ from pydlbench.devices.bandwidths import (
     try_peak,
 )
 from pydlbench.devices.findings import (
+    Bandwidth,
     DeviceAdvice,
     ImpossiblePeakError,
     Limits,
@@ -39,6 +41,8 @@ from pydlbench.devices.gpu.peaks import (
     theoretical_peak,
     unknown_capability,
 )
+from pydlbench.devices.gpu.traffic import BETWEEN, bytes_per_s
+from pydlbench.devices.roofline import MemoryLevel
 from pydlbench.errors import InsufficientMemoryError, PrimitiveError, UnsupportedError
 
 
@@ -121,6 +125,58 @@ class GpuRecord(ProbedDevice):
     def caches(self) -> dict[str, int | None]:
         """Return the size of L2 in bytes, the only cache that all multiprocessors share."""
         return {"l2": self.facts.l2_bytes or None}
+
+    def levels_for(
+        self,
+        names: Collection[str] | None,
+        warm_bytes: float,
+        cold_bytes: float,
+        written_bytes: float,
+    ) -> tuple[MemoryLevel, ...]:
+        """Return the levels of the memory with the bandwidths that a kernel's operands can have.
+
+        A working set about as large as L2 partly comes from memory. Its bandwidth is that of the
+        probed working sets around it, with the kernel's share of writes. A working set that exceeds
+        L2 belongs to the memory's level as a whole.
+
+        Args:
+            names: levels whose bandwidths count, as in :meth:`levels`.
+            warm_bytes: bytes of operands that may be in L2.
+            cold_bytes: bytes that are certainly in memory.
+            written_bytes: bytes that the kernel writes; warm ones first.
+
+        Raises:
+            UnsupportedError: the bandwidth of the memory counts, and was not probed.
+        """
+        levels = self.levels(names)
+        if names is not None and not {"l2", "memory"} <= set(names):
+            return levels
+        fits = warm_bytes <= (self.facts.l2_bytes or 0)
+        cold_written = max(0.0, written_bytes - warm_bytes)
+        warm_share = min(written_bytes, warm_bytes) / max(warm_bytes, 1)
+        cold_share = cold_written / max(cold_bytes, 1)
+
+        def limited(level: MemoryLevel) -> MemoryLevel:
+            if level.name == "l2":
+                rate = bytes_per_s(self.bandwidths, warm_bytes, warm_share)
+                capacity = level.capacity if fits else 0.0
+            else:
+                rate = bytes_per_s(
+                    self.bandwidths,
+                    math.inf if fits else warm_bytes,
+                    cold_share if fits else warm_share,
+                )
+                capacity = level.capacity
+            assert rate is not None  # levels() has raised without a probe
+            low = level.low_bytes_per_s
+            return dataclasses.replace(
+                level,
+                capacity=capacity,
+                bytes_per_s=rate,
+                low_bytes_per_s=None if low is None else low * rate / level.bytes_per_s,
+            )
+
+        return tuple(level if math.isinf(level.bytes_per_s) else limited(level) for level in levels)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the record as a JSON object in base units: FLOP/s, B/s, bytes, Hz, seconds."""
@@ -209,16 +265,21 @@ def extend_record(
     peaks = [_peak(facts, name, probe) for name in record.lacking(precisions)]
     warnings = [_peak_warning(facts, peak) for peak in peaks]
     before = record
-    record, remarks = extend_bandwidths(
-        record,
-        lambda: probe_levels(
-            before.bandwidths,
-            _sizes(before.facts),
-            [pattern for pattern in patterns if pattern in PATTERNS],
-            levels,
-            _ask_of(probe),
-        ),
-    )
+    sizes = _sizes(before.facts)
+    wanted = [pattern for pattern in patterns if pattern in PATTERNS]
+
+    def probe_all() -> tuple[tuple[Bandwidth, ...], tuple[DeviceAdvice, ...]]:
+        ask = _ask_of(probe)
+        found, remarks = probe_levels(
+            before.bandwidths, {name: sizes[name] for name in LEVELS}, wanted, levels, ask
+        )
+        for name in BETWEEN if "l2" in levels else ():
+            # A single level in each call: neighbours may be equally fast.
+            found, more = probe_levels(found, {name: sizes[name]}, wanted, (name,), ask, windows=1)
+            remarks = (*remarks, *more)
+        return found, remarks
+
+    record, remarks = extend_bandwidths(record, probe_all)
     return record.extend(
         peaks,
         (*warnings, *remarks),
@@ -297,7 +358,13 @@ def revisit(record: GpuRecord, probe: Probe) -> GpuRecord:
 
 
 def _sizes(facts: GpuFacts) -> dict[str, int | None]:
-    return {"memory": memory_working_set(facts), "l2": l2_working_set(facts)}
+    memory, near = memory_working_set(facts), l2_working_set(facts)
+    between = {
+        name: int(factor * facts.l2_bytes) // _PAGE * _PAGE for name, factor in BETWEEN.items()
+    }
+    # On a card with a small memory, or with a large cache, the largest ones are the memory's.
+    known = {name: size if near and size < memory else None for name, size in between.items()}
+    return {"memory": memory, "l2": near, **known}
 
 
 def _ask_of(probe: Probe) -> Callable[[str, str, int], Mapping[str, Any]]:

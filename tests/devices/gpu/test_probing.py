@@ -1,5 +1,7 @@
 """Which peaks and bandwidths of a GPU are probed, and what stands for those that are not."""
 
+from collections import Counter
+
 import pytest
 from said import says
 
@@ -61,8 +63,9 @@ def extend(probe, precisions, record=None, **more):
 def test_everything_is_probed_once(gpu):
     probe = Probes(gpu())
     record = extend(probe, PRECISIONS)
-    # Two tries of the instruction peaks, three windows of each bandwidth.
-    assert len(probe.calls) == (2 * 2 + 5) + 3 * (2 * 3) + 1
+    # Two tries of the instruction peaks, three windows of each bandwidth,
+    # and one of each working set between L2 and memory.
+    assert len(probe.calls) == (2 * 2 + 5) + 3 * (2 * 3) + 4 * 3 + 1
     assert {call["precision"] for call in probe.named("fma_peak")} == {"fp32", "fp16"}
     assert [call["precision"] for call in probe.named("gemm_peak")] == [
         "tf32",
@@ -72,7 +75,7 @@ def test_everything_is_probed_once(gpu):
         "fp8-tc-fast",
     ]
     assert extend(probe, PRECISIONS, record) == record
-    assert len(probe.calls) == 28
+    assert len(probe.calls) == 40
     assert record.launch_s == 2e-6
     assert record.clock_hz == CLOCK
     assert record.warnings == ()
@@ -212,9 +215,9 @@ def test_what_falls_short_or_beats_an_assumption_is_a_warning(
 def test_working_sets_suit_the_levels(gpu, changes, memory, l2):
     probe = Probes(gpu(**changes))
     record = extend(probe, (), patterns=("read", "copy", "triad"))
-    calls = probe.named("bandwidth")
-    assert {call["kind"] for call in calls} == {"read", "copy"}
-    assert {call["bytes"] for call in calls} == {memory, l2} - {None}
+    assert {call["kind"] for call in probe.named("bandwidth")} == {"read", "copy"}
+    sizes = {item.level: item.working_set_bytes for item in record.bandwidths}
+    assert (sizes["memory"], sizes.get("l2")) == (memory, l2)
     assert memory_working_set(gpu(**changes)) == memory
     assert l2_working_set(gpu(**changes)) == l2
-    assert len(record.bandwidths) == (4 if l2 else 2)
+    assert Counter(item.level for item in record.bandwidths) == dict.fromkeys(sizes, 2)
