@@ -4,8 +4,6 @@ The command line ends with exit code 2 on a ``UsageError``, before anything is m
 ``UnsupportedError`` makes a row ``skipped``, every other exception makes it ``failed``.
 """
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable
 from pathlib import Path

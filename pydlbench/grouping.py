@@ -1,7 +1,5 @@
 """Grouping items, and summing amounts, by keys."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Iterable
 from typing import TypeVar
 

@@ -3,8 +3,6 @@
 A package that cannot be imported, or whose module lacks the expected names, is left out.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib
 from dataclasses import dataclass

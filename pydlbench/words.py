@@ -5,8 +5,6 @@ and models are declared where they are: in :mod:`pydlbench.backends.capabilities
 :mod:`pydlbench.models`.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Mapping, Sequence

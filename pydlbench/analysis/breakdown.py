@@ -14,8 +14,6 @@ Disturbed rounds are not refused: they widen intervals. If at least half of the 
 undisturbed, the printed values are taken from these.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 

@@ -16,8 +16,6 @@ Each round visits the subjects in random order, with all other processes stopped
 - probes of fresh memory and of waking a thread.
 """
 
-from __future__ import annotations
-
 import contextlib
 import re
 import time

@@ -7,8 +7,6 @@ idle time. Each call also has its time alone, the time of its native layers, bot
 and their rooflines at that round's clock.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

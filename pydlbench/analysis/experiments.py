@@ -6,8 +6,6 @@ applied to the call alone. Rounds without a log have the median share. A disturb
 and its log alike.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple

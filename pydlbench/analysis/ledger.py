@@ -1,7 +1,5 @@
 """From a recorded step to its ledger: rows that add up to the device's time, with their limits."""
 
-from __future__ import annotations
-
 import functools
 import re
 from collections import Counter

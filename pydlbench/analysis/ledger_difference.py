@@ -1,7 +1,5 @@
 """Differences between ledgers: two recorded steps row by row, and the skew of a job's ranks."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Final

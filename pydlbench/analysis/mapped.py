@@ -1,7 +1,5 @@
 """The native layers that correspond to recorded calls."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Each is prepared anew in each visit, with new memory. On a GPU it stays prepared
 time does not depend on the location of its memory, and preparing it takes far longer than timing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from itertools import accumulate
 from typing import Final

@@ -5,8 +5,6 @@ graph that TensorFlow runs, and from onnxruntime's profile of an ONNX file. In a
 operator is a group of calls, see ``calls.groups``.
 """
 
-from __future__ import annotations
-
 import math
 
 import msgspec

@@ -1,7 +1,5 @@
 """From a recorded step to its distinct problems, weighted by count and time."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

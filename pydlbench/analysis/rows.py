@@ -5,8 +5,6 @@ the model. It is visited several times, each in a process of its own, with opera
 from its signature; no step is run.
 """
 
-from __future__ import annotations
-
 import datetime as dt
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Subjects of a breakdown with parts: traced steps, and the calls of a step alone."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """The interface of all backends: ``prepare(spec) -> kernel`` and ``kernel.sample(n)``."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Collection
 from typing import Any, Protocol

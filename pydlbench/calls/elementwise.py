@@ -1,7 +1,5 @@
 """Arithmetic and activations, element by element, and other memory-bound layers."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any, Final

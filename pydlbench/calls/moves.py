@@ -1,7 +1,5 @@
 """Data movement: views, copies, fills, concatenation, gathers and scatters; updates of weights."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Products of matrices, einsum, attention and recurrent layers."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from typing import Final

@@ -4,8 +4,6 @@ Factors and statistics of a normalisation may stay in float32 if images are narr
 as in oneDNN. The type of the computation is the type of the images.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Iterator, Sequence
 from typing import Final

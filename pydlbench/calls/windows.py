@@ -3,8 +3,6 @@
 Pads are a pair (before, after) for each side.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any, Final

@@ -4,8 +4,6 @@ Exit codes: 0 done, 1 an error or no row is ok, 2 usage, 3 a finding under --fai
 could not tell, 130 interrupted by Ctrl-C, 143 by SIGTERM.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """``pydlbench backends``: installed backends, what they support, and how to install others."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """The options of ``pydlbench compare``."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Final
 

@@ -1,7 +1,5 @@
 """``pydlbench completion``: scripts that complete commands, options and files, written by shtab."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Final
 

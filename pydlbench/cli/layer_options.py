@@ -1,7 +1,5 @@
 """The options of ``pydlbench layers``."""
 
-from __future__ import annotations
-
 from functools import partial
 
 from pydlbench.backends import capabilities

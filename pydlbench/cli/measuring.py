@@ -1,7 +1,5 @@
 """Measuring commands: execute the tasks, store and show the results, return the exit code."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial

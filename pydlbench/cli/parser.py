@@ -1,7 +1,5 @@
 """All commands by name; only the one that is used is imported."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from collections.abc import Callable, Mapping, Sequence

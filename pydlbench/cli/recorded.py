@@ -1,7 +1,5 @@
 """Logs and traces as input: ``layers --shape @FILE`` and ``export @FILE``."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Hashable, Sequence

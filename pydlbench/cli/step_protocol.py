@@ -1,7 +1,5 @@
 """``pydlbench step --protocol NAME``: prints exactly the lines of a published script."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path

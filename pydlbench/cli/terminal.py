@@ -1,7 +1,5 @@
 """The terminal: standard streams that may be closed, signals, and the progress of a run."""
 
-from __future__ import annotations
-
 import _thread
 import contextlib
 import os

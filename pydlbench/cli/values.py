@@ -3,8 +3,6 @@
 An invalid value is refused in one line with the nearest valid one.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Two kernels that were timed in turn: the ratio of each row, and kernels that are not ranked."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Sequence

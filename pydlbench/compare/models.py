@@ -1,7 +1,5 @@
 """Two models' steps that were timed in turn: ratio, results, and calls by which they differ."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Published figures with source and hardware, and measured results that match them."""
 
-from __future__ import annotations
-
 import csv
 import math
 import tomllib

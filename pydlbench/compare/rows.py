@@ -1,7 +1,5 @@
 """The rows of a run in one form for comparisons, and the matching of the rows of two runs."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -6,8 +6,6 @@ gives each row a prediction interval, in which its ratio lies if nothing has cha
 smallest change that can be detected.
 """
 
-from __future__ import annotations
-
 import datetime as dt
 import math
 from collections.abc import Collection, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Savings of a swap: as the calls alone foretell them, and in the step."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial

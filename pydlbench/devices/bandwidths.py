@@ -1,7 +1,5 @@
 """Probes that are repeated until their readings are steady: bandwidths, and compute peaks."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import time

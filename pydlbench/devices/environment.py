@@ -1,7 +1,5 @@
 """The software environment of a run: versions, and variables and settings that affect times."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import importlib.util

@@ -5,8 +5,6 @@ machine, CPUs and library. A run uses the bandwidths of a level if one short rea
 agrees with them, and a compute peak if one try agrees. Otherwise, and after a day, it probes again.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import hashlib

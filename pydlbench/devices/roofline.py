@@ -8,8 +8,6 @@ for multicore architectures", CACM 52(4), 2009; with a bandwidth for each level 
 F. Pratas, L. Sousa, "Cache-aware Roofline model: upgrading the loft", IEEE CAL 13(1), 2014.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The experiments that test hypotheses: each measures how much time a change saves."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ A rule knows no model and no layer by name. It yields nothing if its symptom is 
 could not save enough.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 import re

@@ -1,7 +1,5 @@
 """Runs a diagnosis: observes a step, tests hypotheses, and ranks the findings."""
 
-from __future__ import annotations
-
 import dataclasses
 import time
 from collections.abc import Callable, Iterator, Sequence

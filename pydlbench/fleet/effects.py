@@ -12,8 +12,6 @@ hundred of all SLOW nodes is expected to be wrong (Benjamini and Hochberg, J. R.
 (1995) 289).
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any, Final

@@ -5,8 +5,6 @@ waiting parent runs together with the sweep. Finished rows are in a file on the 
 of the same slot and round resumes it, even if a process was killed.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import hashlib

@@ -1,7 +1,5 @@
 """The rounds of a fleet: each node is visited once a round; and the times in a node's store."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import random

@@ -5,8 +5,6 @@ the second run minus that in the first. A change of all nodes, by a day, an upda
 temperature, is therefore in no node's change. It is listed separately, and has no verdict.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections import Counter

@@ -5,8 +5,6 @@ points in the group ``pydlbench.models`` add the models of other packages. Estim
 PyTorch and TensorFlow, and counts are all derived from the same graph.
 """
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable
 from pathlib import Path

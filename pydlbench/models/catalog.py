@@ -3,8 +3,6 @@
 All blocks of a transformer have the same shapes; the layers of one are listed without a graph.
 """
 
-from __future__ import annotations
-
 import functools
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """A model as a graph of layers, for estimates, frameworks and counts alike; and its builder."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field

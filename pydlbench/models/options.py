@@ -1,7 +1,5 @@
 """Options of models, with values as text or as Python objects."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import math

@@ -4,8 +4,6 @@ This is the list of native kernels: nothing is fused, so the bias of a convoluti
 own, and so is the sum of the gradients of an output that several nodes read.
 """
 
-from __future__ import annotations
-
 import collections
 import math
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ Only the framework's process runs the user's code. Here files and folders are se
 definitions of a source file are read from its syntax tree.
 """
 
-from __future__ import annotations
-
 import ast
 import difflib
 import importlib.util

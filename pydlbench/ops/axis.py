@@ -6,8 +6,6 @@ number of distinct elements that they meet determines how much it reads. Counts 
 dimensions are products of such axes. They take O(log size) steps.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Parser of problem descriptors in benchdnn's format: finds the op of a descriptor."""
 
-from __future__ import annotations
-
 import math
 import re
 from typing import Final

@@ -11,8 +11,6 @@ A side without a kernel takes missing values from the side before (``kw`` from `
 the output's size, or none. The kernel of the first side is 1 by default.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from typing import Any, Final

@@ -7,8 +7,6 @@ the gradient of an addition is the incoming gradient itself, for both of its sou
 have no gradient.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 import operator

@@ -1,7 +1,5 @@
 """Matrix products, including fully connected layers, and scaled dot-product attention."""
 
-from __future__ import annotations
-
 import math
 from typing import Any, Final
 

@@ -22,8 +22,6 @@ F. Gers et al., 2000; K. Cho et al., "Learning phrase representations using RNN 
 2014; oneDNN's developer guide, "RNN".
 """
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 from pydlbench.errors import UnsupportedError, UsageError

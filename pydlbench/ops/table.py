@@ -1,7 +1,5 @@
 """The table of all ops, and functions that build layers."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType

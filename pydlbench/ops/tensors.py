@@ -5,8 +5,6 @@ the batch. A descriptor is the kind, the op and the shapes of the operands:
 ``elementwise:mul:8x128x768:1x1x768``, optionally with ``by`` and a number.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence

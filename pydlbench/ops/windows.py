@@ -10,8 +10,6 @@ Trailing pads whose last positions no output reads are replaced by the pads that
 :func:`~pydlbench.ops.axis.trailing_pad` returns, so that layers that compute the same are equal.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import math

@@ -1,7 +1,5 @@
 """Runs a published protocol on a model in the framework's process."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

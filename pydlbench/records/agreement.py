@@ -1,7 +1,5 @@
 """Differences between the results of two steps: of frameworks, or of two versions of a model."""
 
-from __future__ import annotations
-
 import math
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """A step's breakdown: levels from the hardware's limit to the step, and the terms between them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 from typing import Annotated, Any, Final

@@ -1,7 +1,5 @@
 """The comparison of two runs row by row, with a verdict on each ratio: what ``compare`` writes."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 from typing import Annotated, Any

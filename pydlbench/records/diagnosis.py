@@ -1,7 +1,5 @@
 """Results of a diagnosis: findings, and experiments that found nothing. Times in seconds."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Annotated, Any, Final
 

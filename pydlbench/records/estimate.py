@@ -1,7 +1,5 @@
 """The estimate of a step: the sum of its layers, and the layer that dominates it. In seconds."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 

@@ -1,7 +1,5 @@
 """Stored visits of a fleet (one sweep on one node each), and the verdict on its nodes."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 from typing import Annotated, Any, Final

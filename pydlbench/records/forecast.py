@@ -1,7 +1,5 @@
 """A forecast of a step: stored times of operators, page faults, and their sum."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The ledger of a recorded step: rows that add up to the device's time, each with its limit."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import msgspec

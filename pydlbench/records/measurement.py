@@ -1,7 +1,5 @@
 """A request to a backend, the record of its row, and the peaks that it is held against."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import re

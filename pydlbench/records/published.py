@@ -1,7 +1,5 @@
 """Published figures, and measured results beside them; options and numbers of protocols."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 from typing import Annotated, Any

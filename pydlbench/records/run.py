@@ -1,7 +1,5 @@
 """The record of a run: time, machine, libraries."""
 
-from __future__ import annotations
-
 import datetime as dt
 import shlex
 import sys

@@ -5,8 +5,6 @@ Fields may be added without notice, so the schemas accept unknown ones; ``schema
 when the meaning of a field changes.
 """
 
-from __future__ import annotations
-
 import inspect
 import json
 import re

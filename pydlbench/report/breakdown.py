@@ -1,7 +1,5 @@
 """The report of ``breakdown``: levels, the terms above each, modules, and the conclusion."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final

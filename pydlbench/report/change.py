@@ -1,7 +1,5 @@
 """The report of two models' steps: whether they compute the same, which is faster, and why."""
 
-from __future__ import annotations
-
 import math
 from typing import Final
 

@@ -1,7 +1,5 @@
 """The columns of a table of measurements, and the heading with the values that all rows share."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from statistics import median

@@ -1,7 +1,5 @@
 """A comparison as text and Markdown: the conclusion first, then the rows."""
 
-from __future__ import annotations
-
 import heapq
 import math
 from collections.abc import Iterable, Sequence

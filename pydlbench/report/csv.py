@@ -1,7 +1,5 @@
 """CSV and Parquet: a line per measurement with its run, nested values flattened."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """The report of ``diagnose``: findings by their savings, and experiments without a saving."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterator, Sequence
 

@@ -6,8 +6,6 @@ and K. Ito, "Color Universal Design" (2008), which are distinct for people of an
 dark theme has lighter versions of them.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final

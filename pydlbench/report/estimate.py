@@ -1,7 +1,5 @@
 """The report of ``estimate``: the step's estimate, its layers, and the dominant ones."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterator, Sequence
 from typing import Any, Final

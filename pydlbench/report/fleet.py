@@ -1,7 +1,5 @@
 """The report on a fleet: slow nodes and their causes, losses of steps, spread between nodes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Final, TypeVar
 

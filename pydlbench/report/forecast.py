@@ -1,7 +1,5 @@
 """The report of ``forecast``: the sum with its interval, its sources, the largest operators."""
 
-from __future__ import annotations
-
 import datetime as dt
 import shlex
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Records as tables of pandas, Polars and Arrow."""
 
-from __future__ import annotations
-
 import importlib
 import json
 from collections.abc import Iterable, Mapping

@@ -4,8 +4,6 @@ The page is a tree of elements whose texts and attributes are escaped on output,
 a run can become markup.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import itertools

@@ -1,7 +1,5 @@
 """JSON: one object with a run and its results."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """The report of ``layers``: heading, table, rows without a time, footnotes, conclusion."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import re

@@ -1,7 +1,5 @@
 """The modules and calls of a step: a tree as a table, where modules that repeat are one row."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Callable, Iterator, Sequence

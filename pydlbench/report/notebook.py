@@ -1,7 +1,5 @@
 """Records in notebooks: shown as the reports that commands print."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 

@@ -1,7 +1,5 @@
 """A page of one or several runs: their reports, their machines, their differences."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence

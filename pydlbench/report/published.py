@@ -1,7 +1,5 @@
 """The report of published figures, and measured results beside them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Final
 

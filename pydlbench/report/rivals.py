@@ -1,7 +1,5 @@
 """Conclusions on rows side by side: on backends, and on settings such as precision or layout."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """The list of runs as a table, and texts for the progress lines of a sweep."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The report of ``step``: heading, table, modules, rows without a time, and conclusion."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 

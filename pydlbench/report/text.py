@@ -1,7 +1,5 @@
 """The printers of a report as plain text and Markdown; CSV; and writing results to files."""
 
-from __future__ import annotations
-
 import contextlib
 import csv
 import io

@@ -1,7 +1,5 @@
 """The report of a recorded step: the conclusion, the time line, and where the time goes."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar

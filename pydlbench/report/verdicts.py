@@ -1,7 +1,5 @@
 """Conclusions from rows: how near a kernel is to its roof, why, and what to try next."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 

@@ -14,8 +14,6 @@ difference of two measurements it is called the rest of the call; its share of t
 the machine is given with it.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections.abc import Iterator, Mapping

@@ -6,8 +6,6 @@ which the user's code cannot reach, draws the inputs of each sample, decides onl
 results it compares, and holds the references and a clock of its own.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import time

@@ -1,7 +1,5 @@
 """Times claimed by a process with a user's code, held against the host's clock and the roof."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import time

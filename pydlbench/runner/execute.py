@@ -5,8 +5,6 @@ measures the missing rows, stores each result as soon as it is finished, and ret
 :class:`Results`, also after an interruption.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

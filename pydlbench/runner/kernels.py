@@ -1,7 +1,5 @@
 """Prepares kernels in the workers of a session, for each backend's way through a problem."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 from collections.abc import Callable, Hashable, Sequence

@@ -1,7 +1,5 @@
 """The workers of a session, one per backend, and its devices with their probed limits."""
 
-from __future__ import annotations
-
 import dataclasses
 import time
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """Settings of a session."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from pydlbench.backends.base import DEFAULT_WORKSPACE

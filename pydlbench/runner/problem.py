@@ -1,7 +1,5 @@
 """One problem on one or several backends: interleaved samples, ratios, and causes of slowness."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """Stores the results of a command while it measures, however it ends."""
 
-from __future__ import annotations
-
 import contextlib
 import datetime as dt
 import shlex

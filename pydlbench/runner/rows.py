@@ -1,7 +1,5 @@
 """Makes rows from specs, kernels' facts and samples; every output shows rows."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The fastest native kernels of earlier runs, which are prepared again without a search."""
 
-from __future__ import annotations
-
 import hashlib
 import importlib.util
 import json

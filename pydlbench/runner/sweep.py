@@ -18,8 +18,6 @@ is an axis of an option that takes several. A table with ``defaults = ["budget"]
 the file's defaults only.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import tomllib

@@ -1,7 +1,5 @@
 """Compares results: of two frameworks, or of two steps, with the same weights and inputs."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import tempfile

@@ -1,7 +1,5 @@
 """Prepares steps in their frameworks' processes, and times them like layers."""
 
-from __future__ import annotations
-
 import contextlib
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -7,8 +7,6 @@ Readers never write. If the folder is read-only, so that the log cannot be opene
 without it. A log that has not been merged holds the newest rows; it is then merged in a copy.
 """
 
-from __future__ import annotations
-
 import contextlib
 import shlex
 import shutil

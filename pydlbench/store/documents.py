@@ -1,7 +1,5 @@
 """Loads a run from a store or from the JSON document of a command."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Entries of a store as bytes and columns, and the process that writes a run."""
 
-from __future__ import annotations
-
 import array
 import json
 import math

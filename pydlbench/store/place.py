@@ -1,7 +1,5 @@
 """Location of the store, and identity of the machines in it."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Resuming a run: whether machine and request are the same, and the record of both attempts."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Final

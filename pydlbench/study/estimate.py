@@ -16,8 +16,6 @@ If half of the rounds or more were disturbed, the time is an upper bound, unless
 undisturbed rounds is at most 2 % lower: the interference made no difference then.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final

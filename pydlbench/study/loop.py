@@ -5,8 +5,6 @@ numbers. All other workers are stopped while a subject is sampled
 (:meth:`pydlbench.workers.host.RemoteKernel.sample`).
 """
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Callable, Hashable, Sequence

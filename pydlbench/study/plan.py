@@ -1,7 +1,5 @@
 """How many repetitions a study needs: planned once, from what is known before."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Iterable, Sequence

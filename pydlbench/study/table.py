@@ -6,8 +6,6 @@ allocates new memory, usually in a new process: times within a single preparatio
 placement that another process does not have.
 """
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """A chunk: the samples that a backend returns for one request, with interference counters."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Interference and throttling, derived from the counters and bursts of a round."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from pydlbench.timing.chunk import Chunk, GpuReadings

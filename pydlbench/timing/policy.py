@@ -1,7 +1,5 @@
 """Every constant of the timing protocol in one place, each with the reason for its value."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from typing import Final

@@ -1,7 +1,5 @@
 """Order statistics: median, quartiles, intervals of the median; and sums."""
 
-from __future__ import annotations
-
 import bisect
 import math
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """Traces in Chrome's format: profiles of PyTorch (see ``traces/pytorch.py``) and onnxruntime."""
 
-from __future__ import annotations
-
 import bisect
 from collections import Counter
 from collections.abc import Mapping, Sequence

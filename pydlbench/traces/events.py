@@ -1,7 +1,5 @@
 """Events of a trace in Chrome's format, with the arguments that profilers note."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Final
 
 import msgspec

@@ -1,7 +1,5 @@
 """PyTorch's execution traces (PARAM's and Chakra's format): calls with all operands, no times."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Files that come from anywhere: bounded in bytes, depth and number, refused in one line."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 import zlib

@@ -1,7 +1,5 @@
 """Kernels by what their names say: a category, a short name, and the ops of generated kernels."""
 
-from __future__ import annotations
-
 import functools
 import re
 from typing import Final

@@ -1,7 +1,5 @@
 """Logs of ``ONEDNN_VERBOSE=1`` and ``MKL_VERBOSE=1``, of whichever framework or program."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from pydlbench.backends.frameworks.verbose import MARK, parse_line

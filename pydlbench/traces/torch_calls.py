@@ -3,8 +3,6 @@
 How signatures are written: :mod:`pydlbench.backends.torch.steps.signature`.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

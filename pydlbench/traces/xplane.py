@@ -5,8 +5,6 @@ lines are derived from them (``XLA Modules``), only the streams are read, or els
 Without a device plane the operators of the CPU have the name of an HLO instruction.
 """
 
-from __future__ import annotations
-
 import bisect
 import importlib.util
 import re

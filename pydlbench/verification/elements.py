@@ -8,8 +8,6 @@ Copies, maxima, reductions and gathers have checks of their own, and so has atte
 checked some rows of its scores at a time.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Seeded random inputs, rounded so that the kernel and the reference read the same numbers."""
 
-from __future__ import annotations
-
 import math
 import zlib
 from collections.abc import Iterator, Mapping

@@ -3,8 +3,6 @@
 The process of a user's kernel holds no reference, and does not know which results are compared.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import tempfile

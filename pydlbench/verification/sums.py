@@ -17,8 +17,6 @@ output is, exchanging the sums::
 which takes one pass over each tensor. If that is cheap, there is a checksum for each ``n``.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import math

@@ -1,7 +1,5 @@
 """Run NumPy functions on several threads, one per CPU of the process."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """The verdict on a kernel's result: does it agree with the reference to its precision?"""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from typing import Any, Final

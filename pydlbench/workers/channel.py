@@ -7,8 +7,6 @@ of :data:`Operation`. A reply is ``{"ok": result}`` or ``{"error": {"type": exce
 ``{"heartbeat": number}``, and ``{"told": message}`` with messages of the operation.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

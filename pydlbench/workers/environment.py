@@ -1,7 +1,5 @@
 """The environment of a worker: pinned threads, allocator, and no settings that change numerics."""
 
-from __future__ import annotations
-
 import os
 import platform
 import re

@@ -1,7 +1,5 @@
 """Another installation of this package, described by its own interpreter."""
 
-from __future__ import annotations
-
 import hashlib
 import inspect
 import json

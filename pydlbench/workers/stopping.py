@@ -8,8 +8,6 @@ in its own session, knows the stopped groups. When its input ends with this proc
 them all. The workers' input ends, too, so they exit.
 """
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import os

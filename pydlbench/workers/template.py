@@ -9,8 +9,6 @@ Workers of one template share the addresses at which libraries are loaded and th
 hashes, which are drawn anew for processes that are started one by one.
 """
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import ctypes

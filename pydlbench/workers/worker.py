@@ -1,7 +1,5 @@
 """The worker process: serves one backend over its standard input and output."""
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import faulthandler

@@ -1,7 +1,5 @@
 """The CuPy backend: cuBLAS, convolutions lowered to products; GPUs only."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 import math

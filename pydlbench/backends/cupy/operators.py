@@ -5,8 +5,6 @@ A convolution is lowered to products, as in Caffe: elements under its taps are c
 Only this module imports CuPy at the top, which may fail on a machine without a GPU.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import math

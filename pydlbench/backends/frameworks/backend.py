@@ -1,7 +1,5 @@
 """The backend of a framework: variants of a case are tried, verified, and the fastest is timed."""
 
-from __future__ import annotations
-
 import abc
 import contextlib
 import ctypes

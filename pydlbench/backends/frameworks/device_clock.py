@@ -4,8 +4,6 @@ A framework enqueues its work in the sampler's stream, or captures it into a gra
 same for every backend. Nothing here depends on a framework: each provides a runtime.
 """
 
-from __future__ import annotations
-
 import abc
 import functools
 import sys

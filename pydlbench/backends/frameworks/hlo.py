@@ -1,7 +1,5 @@
 """Read the text of XLA's optimised program of a function, which TensorFlow and JAX return."""
 
-from __future__ import annotations
-
 import re
 
 # Instructions that :func:`kernels` reports; the rest are mostly layout changes and elementwise

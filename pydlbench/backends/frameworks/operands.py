@@ -1,7 +1,5 @@
 """A pass of a layer in a framework: its operands and results, with roles and layouts."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import itertools

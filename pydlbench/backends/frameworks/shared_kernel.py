@@ -4,8 +4,6 @@ Nothing in this process decides whether a result is right. It fills the operands
 shared memory before each sample, and copies the result there as soon as the sample has ended.
 """
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Callable
 from typing import Any, Final

@@ -13,8 +13,6 @@ threads::
     MKL_VERBOSE SGEMM(T,N,48,64,32,...) 1.76ms CNR:OFF Dyn:0 FastMM:1 TID:0  NThr:2
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import itertools

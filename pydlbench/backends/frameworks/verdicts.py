@@ -9,8 +9,6 @@
   tap and zero at all others.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

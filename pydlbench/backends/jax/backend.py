@@ -1,7 +1,5 @@
 """The JAX backend: each layer is one function, compiled ahead of time by XLA."""
 
-from __future__ import annotations
-
 import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence

@@ -5,8 +5,6 @@ is its text, from which it cannot be rebuilt; the step is traced again, and its 
 their signatures.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ computes the layer; its arguments are the tensors that the forward pass reads, i
 roles. JAX derives the gradients. Networks use the same functions.
 """
 
-from __future__ import annotations
-
 import functools
 import operator
 from collections.abc import Callable, Mapping

@@ -3,8 +3,6 @@
 The other modules import ``jax`` from here, so that its environment is set before.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Requests that JAX's worker serves; see ``steps.registry.FrameworkWorker``."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from pydlbench.backends.jax.calls import serve_call_list, serve_calls

@@ -1,7 +1,5 @@
 """The inputs of a spec in a native worker."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Import of the C++ extension modules and CUDA's libraries, with the reason if one is missing."""
 
-from __future__ import annotations
-
 import ctypes
 import importlib
 import os

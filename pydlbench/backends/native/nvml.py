@@ -4,8 +4,6 @@ No setting is changed. Without NVML (``nvidia-ml-py`` is not installed, or the d
 have no such readings, and the device's record has the reason.
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 import threading

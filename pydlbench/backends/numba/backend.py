@@ -1,7 +1,5 @@
 """The Numba backend: layers in compiled parallel loops."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import hashlib

@@ -6,8 +6,6 @@ the elements under a window's taps: ``rows[tap, row]`` is the row that is read f
 tables, and gathers from all results that its element contributed to.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from typing import Any, TypeVar, cast

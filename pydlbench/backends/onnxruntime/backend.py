@@ -4,8 +4,6 @@ After a run threads spin for a while. Threads of one session would disturb runs 
 all sessions share them.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import math

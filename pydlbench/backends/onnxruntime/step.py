@@ -10,8 +10,6 @@ and limits, and bounds of other integers. The session has the settings of the st
 optimizations, as the node comes from the optimized graph.
 """
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import functools

@@ -1,7 +1,5 @@
 """Requests that onnxruntime's worker serves; see ``steps.registry.FrameworkWorker``."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from pydlbench.backends.onnxruntime.step import OnnxModel, serve_call_list, serve_calls

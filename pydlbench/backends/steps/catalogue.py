@@ -1,7 +1,5 @@
 """A network of the catalogue in a framework: its steps, and the checks of a step."""
 
-from __future__ import annotations
-
 import abc
 import dataclasses
 import functools

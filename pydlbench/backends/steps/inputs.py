@@ -3,8 +3,6 @@
 Images, labels and weights are seeded; weights and results are known by their names.
 """
 
-from __future__ import annotations
-
 import math
 import zlib
 from collections.abc import Iterable, Iterator, Mapping

@@ -4,8 +4,6 @@ For frameworks whose networks are functions: TensorFlow and JAX. A framework def
 of its table are called in a network, and its dropout and batch normalisation.
 """
 
-from __future__ import annotations
-
 import abc
 import math
 from collections.abc import Callable, Mapping, Sequence

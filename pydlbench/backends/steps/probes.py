@@ -8,8 +8,6 @@ traffic that a call has with kept pages: a fault costs a call less than it costs
 of the page (15 % less here).
 """
 
-from __future__ import annotations
-
 import itertools
 import mmap
 import socket

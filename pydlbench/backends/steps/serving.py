@@ -1,7 +1,5 @@
 """The worker's side of steps: builds a model in the worker's framework and prepares its step."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 from types import SimpleNamespace

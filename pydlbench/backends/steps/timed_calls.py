@@ -5,8 +5,6 @@ function, each time on operands of its own, and the cost of an empty call is sub
 call is made right after the operator, where the caches are as operators leave them.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections import Counter, deque

@@ -6,8 +6,6 @@ clock has stopped, and a process of the other model computes the same
 (:func:`pydlbench.steps.agreement.agree_timed`).
 """
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 from typing import Any, Final

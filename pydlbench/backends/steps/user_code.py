@@ -4,8 +4,6 @@ It runs in the framework's process only. All that this process prints, the user'
 goes to standard error.
 """
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import functools

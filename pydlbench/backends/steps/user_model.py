@@ -4,8 +4,6 @@ The step is the body of a training loop: forward pass, loss, gradients, optimize
 are on the device already. The model is a black box.
 """
 
-from __future__ import annotations
-
 import abc
 import functools
 import math

@@ -1,7 +1,5 @@
 """The TensorFlow backend: layers through ``tf.function``, one operator at a time."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

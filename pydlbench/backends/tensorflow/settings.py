@@ -3,8 +3,6 @@
 The other modules import ``tf`` from here, so that its environment is set before.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Requests that TensorFlow's worker serves; see ``steps.registry.FrameworkWorker``."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from pydlbench.backends.frameworks.backend import FrameworkBackend

@@ -3,8 +3,6 @@
 On a GPU its calls and CUDA graphs run under the native sampler.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A mode of PyTorch's dispatcher, in which every call of an operator can be seen."""
 
-from __future__ import annotations
-
 from torch.utils._python_dispatch import TorchDispatchMode
 
 

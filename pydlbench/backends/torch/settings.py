@@ -1,7 +1,5 @@
 """PyTorch's global settings: settings for all cases, settings of a case, and their description."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any

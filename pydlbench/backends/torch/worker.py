@@ -3,8 +3,6 @@
 Calls are listed, and timed one by one, or in groups that a compiler runs as one.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence

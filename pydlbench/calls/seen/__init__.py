@@ -1,7 +1,5 @@
 """Parsers of recorded calls, one per framework or library; see :mod:`pydlbench.calls.meaning`."""
 
-from __future__ import annotations
-
 from pydlbench.calls.meaning import Meaning
 from pydlbench.calls.seen import aten, onednn, onnx, tensorflow
 from pydlbench.errors import UnsupportedError, UsageError

@@ -1,7 +1,5 @@
 """Reasons why timings on this machine are unreliable, each with a remedy."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Sequence

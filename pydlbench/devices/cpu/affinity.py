@@ -1,7 +1,5 @@
 """Choosing the logical CPUs of a run, and binding threads to them."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Collection, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Facts about the CPU from /proc and /sys, and limits of this process. Unknown facts are None."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import platform

@@ -1,7 +1,5 @@
 """Theoretical compute peaks of CPUs: FMA pipes x width x clock."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections.abc import Collection

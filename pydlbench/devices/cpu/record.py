@@ -1,7 +1,5 @@
 """The record of a CPU: its facts and the results of the probes, one per run."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar

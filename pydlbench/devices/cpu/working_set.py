@@ -1,7 +1,5 @@
 """Working sets of bandwidth probes and cold-cache runs for each level of the memory."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 
 from pydlbench.devices.cpu.facts import Cache, CpuFacts

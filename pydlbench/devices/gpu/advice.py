@@ -3,8 +3,6 @@
 Derived from the GPU's facts and from NVML's state before the run; settings are never changed.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

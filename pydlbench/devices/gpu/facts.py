@@ -1,7 +1,5 @@
 """Facts about a GPU. Facts that the driver does not report are None."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from typing import Any, Self

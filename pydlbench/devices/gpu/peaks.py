@@ -1,7 +1,5 @@
 """Theoretical compute peaks of GPUs: multiprocessors x FLOP per clock x clock."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The record of a GPU: its facts and the results of the probes, one per run."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence

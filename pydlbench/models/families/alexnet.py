@@ -8,8 +8,6 @@
   than in ImageNet.
 """
 
-from __future__ import annotations
-
 from pydlbench.errors import UsageError
 from pydlbench.models import family
 from pydlbench.models.graph import Builder, Init, Loss, Model, Optimizer

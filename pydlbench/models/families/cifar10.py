@@ -7,8 +7,6 @@
 "SAME" pooling of an even size pads only below and on the right.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from pydlbench.models import family

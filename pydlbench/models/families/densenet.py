@@ -3,8 +3,6 @@
 The new maps of each layer are appended to its input for the next layer.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from pydlbench.models import family

@@ -7,8 +7,6 @@
   poolings whose sizes are rounded up.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Final
 

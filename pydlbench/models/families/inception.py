@@ -4,8 +4,6 @@ Batch normalisations of tf_cnn_benchmarks and Keras have no trained factor (``sc
 torchvision's normalisations have one. Averages exclude padding, as in TensorFlow.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Final, TypeAlias
 

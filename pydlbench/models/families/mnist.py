@@ -1,7 +1,5 @@
 """The MNIST tutorial's network (tensorflow/models, tutorials/image/mnist/convolutional.py)."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from pydlbench.models import family

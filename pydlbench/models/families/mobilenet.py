@@ -9,8 +9,6 @@ Both are torchvision's versions, which are the networks of the papers except for
 the third version: the paper has 1x1 convolutions there, which compute the same as products.
 """
 
-from __future__ import annotations
-
 from typing import Final, NamedTuple
 
 from pydlbench.models import family

@@ -5,8 +5,6 @@ with its inputs. Each of five blocks applies an operation to one state and an op
 state, and appends the sum to the list. The concat of the states that no block reads is the result.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Final
 

@@ -1,7 +1,5 @@
 """Overfeat's fast network (arXiv:1312.6229) in the version of soumith/convnet-benchmarks."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from pydlbench.models import family

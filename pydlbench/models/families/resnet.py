@@ -7,8 +7,6 @@
   padding of the first pooling.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from pydlbench.models import family

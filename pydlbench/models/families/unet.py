@@ -5,8 +5,6 @@ On the way up, transposed convolutions undo that, and the maps from the way down
 concatenated. An image of 572x572 gives the classes of the 388x388 pixels in the middle.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from pydlbench.models import family

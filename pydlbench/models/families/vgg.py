@@ -1,7 +1,5 @@
 """VGG-11, 13, 16 and 19 (arXiv:1409.1556, table 1, columns A, B, D and E)."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from pydlbench.models import family

@@ -4,8 +4,6 @@ A format is a function that takes runs with their entries, and returns a file's 
 entries that are not in it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 

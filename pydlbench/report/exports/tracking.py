@@ -6,8 +6,6 @@ https://github.com/benchmark-action/github-action-benchmark. Names identify a ro
 from run to run.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ TritonBench evaluates to arguments and keywords; ``T(shape, type, strides)`` is 
 PyTorch's ``benchmarks/dynamo/microbenchmarks/operator_inp_utils.py``.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """The parts of a time as bars: parts of a sum, levels of a step, the time line of a device."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 

@@ -1,7 +1,5 @@
 """The batch sweep: rates over the batch."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 

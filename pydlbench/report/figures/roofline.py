@@ -4,8 +4,6 @@ Source: S. Williams, A. Waterman, D. Patterson, "Roofline: an insightful visual 
 for multicore architectures", CACM 52(4), 2009.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final

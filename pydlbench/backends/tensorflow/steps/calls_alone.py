@@ -3,8 +3,6 @@
 If XLA compiles the step, groups of nodes are timed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any

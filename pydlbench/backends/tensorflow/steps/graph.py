@@ -5,8 +5,6 @@ replaces them by oneDNN's. ``RunMetadata.partition_graphs`` holds the optimized 
 its nodes is one call. Shapes are inferred node by node, by TensorFlow's own functions.
 """
 
-from __future__ import annotations
-
 import base64
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

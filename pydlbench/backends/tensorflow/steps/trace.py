@@ -1,7 +1,5 @@
 """Traces of TensorFlow's profiler, and names of the kernels that a function runs."""
 
-from __future__ import annotations
-
 import re
 import tempfile
 import time

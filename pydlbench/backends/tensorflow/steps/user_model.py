@@ -4,8 +4,6 @@ A step is one ``tf.function``, as in a script's training loop: forward, loss, gr
 optimizer, on inputs that are on the device already.
 """
 
-from __future__ import annotations
-
 import contextlib
 import inspect
 import os

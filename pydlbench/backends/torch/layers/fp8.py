@@ -1,7 +1,5 @@
 """Products of 8-bit floating-point numbers, for which autograd has no gradients."""
 
-from __future__ import annotations
-
 import functools
 
 import torch

@@ -5,8 +5,6 @@ they read of the forward pass (a result, indices, statistics) become operands, a
 them. A gradient is thus timed without autograd's bookkeeping, and can be compiled.
 """
 
-from __future__ import annotations
-
 import operator
 import re
 from collections.abc import Callable, Sequence

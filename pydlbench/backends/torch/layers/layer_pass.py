@@ -3,8 +3,6 @@
 A new op is an entry in :data:`~pydlbench.backends.torch.layers.forward.FORWARD`.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping
 from typing import Any, Final

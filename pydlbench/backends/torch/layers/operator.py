@@ -1,7 +1,5 @@
 """An operator of PyTorch with its operands, and its compilation."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import functools

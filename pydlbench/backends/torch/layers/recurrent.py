@@ -1,7 +1,5 @@
 """Recurrent layers: the operators of PyTorch's modules, and the layout of their matrices."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, Final

@@ -7,8 +7,6 @@ columns)``), in the type of the precision. The kernel fills the tensor of the pa
 is verified against the layer of the row like the results of every backend.
 """
 
-from __future__ import annotations
-
 import ctypes
 from typing import Any, Final
 

@@ -1,7 +1,5 @@
 """Batch normalisations folded into the convolutions before them, with PyTorch's own function."""
 
-from __future__ import annotations
-
 import functools
 from collections import Counter
 from collections.abc import Mapping

@@ -7,8 +7,6 @@ the same forward functions as layers that are timed alone, see
 :mod:`pydlbench.backends.torch.layers.forward`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import operator

@@ -3,8 +3,6 @@
 On a GPU the profiler also records the device's kernels, through NVIDIA's CUPTI.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import functools

@@ -9,8 +9,6 @@ Recording changes one thing that matters here: while a dispatch mode is active, 
 accumulates gradients in place. :meth:`DispatchRecorder.finish` corrects the recorded calls.
 """
 
-from __future__ import annotations
-
 import contextlib
 import sys
 from collections.abc import Callable, Iterator, Mapping

@@ -9,8 +9,6 @@ are left out, although they change the time of a few calls (an embedding of one 
 of many).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Final
 

@@ -6,8 +6,6 @@ more. A module is replaced by its function ``forward``. Both pass through :class
 make the original run in the same way: that is the control.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import random

@@ -4,8 +4,6 @@ The step is the body of a training loop: forward pass, loss, backward pass, opti
 that are on the device already. The model is a black box.
 """
 
-from __future__ import annotations
-
 import contextlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence

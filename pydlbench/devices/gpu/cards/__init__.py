@@ -8,8 +8,6 @@ float16); ``tflops_float16`` are the tensor cores' with float16 accumulation. Wh
 published, or is not certain, is left out.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import re
