@@ -47,8 +47,13 @@ class Planted(nn.Module):
         return x
 
 class Copy(nn.Module):
+    # Into memory that is there already: a result of its own would be new memory, and how much of
+    # that an allocator keeps changes with each unit more.
+    targets = [torch.empty({shape}), torch.empty({shape})]
+
     def forward(self, x):
-        return x.clone()
+        first, second = self.targets
+        return (first if x is second else second).copy_(x)
 
 def build(extra=0):
     return Planted(extra), torch.randn({shape})
