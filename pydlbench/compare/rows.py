@@ -83,10 +83,14 @@ class SideRow(NamedTuple):
     def ok(self) -> bool:
         """Whether the row has a time whose ratio to another one is a finite number.
 
-        Times in foreign documents may be infinite, or too short or too long for that.
+        Times in foreign documents may be infinite, or too short or too long for that, and their
+        intervals may end before they begin.
         """
-        valid = self.median is not None and _MIN_SECONDS < self.median < _MAX_SECONDS
-        return self.status == "ok" and valid
+        if self.status != "ok" or self.median is None:
+            return False
+        high = self.median if self.ci_high is None else self.ci_high
+        low = high if self.ci_low is None else self.ci_low
+        return all(_MIN_SECONDS < end < _MAX_SECONDS for end in (self.median, high)) and low <= high
 
 
 _COLUMNS: Final = LAYER_COLUMNS[: len(SideRow._fields)]
@@ -149,10 +153,8 @@ def read_side(name: str, store: Reader | None) -> Side:
 
 def side_of(name: str, loaded: Loaded) -> Side:
     """Return a side from a loaded run; only the columns of its layers are read."""
-    threads = loaded.record.device.get("threads")
-    known = threads if isinstance(threads, int) else None
     rows = msgspec.convert(loaded.columns(_COLUMNS), list[SideRow])
-    rows += [_estimate(entry.document, known) for entry in loaded.table("estimate")]
+    rows += [_estimate(entry.document, loaded.record.threads) for entry in loaded.table("estimate")]
     rows += [row_of_step(entry.document) for entry in loaded.table("step")]
     for entry in loaded.table("breakdown"):
         rows += _breakdown(entry.document)

@@ -73,6 +73,12 @@ class RunRecord(Record, frozen=True, kw_only=True):
 
     promised = ("command", "device", "environment")
 
+    @property
+    def threads(self) -> int | None:
+        """The largest number of threads; None where a document has no such number."""
+        threads = self.device.get("threads")
+        return threads if isinstance(threads, int) else None
+
     def devices(self) -> dict[str, Mapping[str, Any]]:
         """Return the device by number of threads; empty if there was only one number."""
         by_threads = self.device.get("by_threads")

@@ -56,13 +56,12 @@ def estimate_report(
         top: number of layers to show, the longest first and those with the same kernels in one
             line; None shows all layers in the model's order.
     """
-    threads = run.device.get("threads")
     # A user's file computes in its own types.
     types = step.recorded.types if step.recorded is not None else ""
     what = (step.model, f"batch {step.batch}", step.phase, types or step.precision, step.title)
     where = (
         device_name(run.device),
-        quantity(threads, "thread") if threads else "",
+        quantity(run.threads, "thread") if run.threads else "",
         *sorted({row.library for row in rows if row.library}),
         "native backend, every layer alone",
     )
