@@ -344,10 +344,12 @@ def _estimates(run: Loaded) -> list[Block]:
 
 
 def _steps(run: Loaded) -> list[Block]:
+    from pydlbench.records.documents import AgreementVerdict
     from pydlbench.records.step import StepRecord, options_text
     from pydlbench.report.step import steps_report
 
-    agreements = [entry.document for entry in run.table("agreement")]
+    found = [AgreementVerdict.from_dict(entry.document) for entry in run.table("agreement")]
+    agreements = [verdict.to_dict() for verdict in found]
     records = [
         StepRecord.from_dict(
             {**entry.document, "samples_s": entry.document.get("samples_s") or entry.samples or ()}

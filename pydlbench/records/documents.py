@@ -310,22 +310,30 @@ class ProtocolDocument(Document, frozen=True, kw_only=True):
     embedded = ("result",)
 
 
-class AgreementRow(Record, frozen=True, kw_only=True):
-    """Differences between two frameworks' results with the same weights.
+class AgreementVerdict(Record, frozen=True, kw_only=True):
+    """Whether two frameworks' results with the same weights agree.
 
     Attributes:
         batch: images per step.
         phase: phase of the step.
         status: whether they agree.
         detail: the differences in words.
-        record: the differences; their fields are merged into the object, if both frameworks have
-            results.
     """
 
     batch: int | None = None
     phase: str = ""
     status: Annotated[str, one_of("ok", "failed")]
     detail: str | None = None
+
+
+class AgreementRow(AgreementVerdict, frozen=True, kw_only=True):
+    """Differences between two frameworks' results with the same weights.
+
+    Attributes:
+        record: the differences; their fields are merged into the object, if both frameworks have
+            results.
+    """
+
     record: Agreement
 
     embedded = ("record",)

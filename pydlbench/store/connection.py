@@ -199,11 +199,11 @@ def translate_errors(path: Path) -> Iterator[None]:
     """Turn SQLite's errors into ``StoreError``."""
     try:
         yield
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # also of damaged names of tables
         raise explain(error, path) from error
 
 
-def explain(error: sqlite3.Error, path: Path) -> StoreError:
+def explain(error: sqlite3.Error | UnicodeDecodeError, path: Path) -> StoreError:
     """Return an error with one line that names the problem and the remedy."""
     code = getattr(error, "sqlite_errorcode", 0)
     kind = code & 0xFF  # without the extended part of the code
