@@ -11,7 +11,7 @@ import gc
 import os
 import resource
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
@@ -60,7 +60,7 @@ class HostCounters:
         """Read the counters at the start."""
         self._collecting = gc.isenabled()
         gc.disable()
-        self._delays, self._ticks = _delays(), self._cpu_ticks()
+        self._delays, self._ticks = _delays(), cpu_ticks(self._names)
         self._usage = resource.getrusage(resource.RUSAGE_SELF)
         self._begin, self._used = time.monotonic(), time.process_time()
         return self
@@ -76,7 +76,7 @@ class HostCounters:
         waits = [delay - self._delays.get(task, 0) for task, delay in _delays().items()]
         busy, stolen = (
             (after - before) / os.sysconf("SC_CLK_TCK")
-            for before, after in zip(self._ticks, self._cpu_ticks(), strict=True)
+            for before, after in zip(self._ticks, cpu_ticks(self._names), strict=True)
         )
         self._counts = {
             "run_delay_s": max(0, *waits, 0) / 1e9,
@@ -103,17 +103,20 @@ class HostCounters:
             **self._counts,
         )
 
-    def _cpu_ticks(self) -> tuple[int, int]:
-        """Return busy and stolen ticks of the CPUs; zeros if the system does not count them."""
-        lines = (read_text(_STAT) or "").splitlines()
-        rows = [
-            fields for line in lines if (fields := line.split())[:1] and fields[0] in self._names
-        ]
-        rows = [fields for fields in rows if len(fields) > _STOLEN]
-        return (
-            sum(int(fields[column]) for fields in rows for column in _BUSY),
-            sum(int(fields[_STOLEN]) for fields in rows),
-        )
+
+def cpu_ticks(names: Collection[str]) -> tuple[int, int]:
+    """Return busy and stolen ticks of CPUs; zeros if the system does not count them.
+
+    Args:
+        names: the CPUs, such as ``cpu0``; ``cpu`` is all of them.
+    """
+    lines = (read_text(_STAT) or "").splitlines()
+    rows = [fields for line in lines if (fields := line.split())[:1] and fields[0] in names]
+    rows = [fields for fields in rows if len(fields) > _STOLEN]
+    return (
+        sum(int(fields[column]) for fields in rows for column in _BUSY),
+        sum(int(fields[_STOLEN]) for fields in rows),
+    )
 
 
 def _delays() -> dict[str, int]:

@@ -1,14 +1,21 @@
 """Times claimed by a process with a user's code, held against the host's clock and the roof."""
 
 import contextlib
+import math
 import os
+import random
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
+from pydlbench.backends.host_clock import cpu_ticks
 from pydlbench.errors import RefusedKernelError
 from pydlbench.records.measurement import TimeSummary
+from pydlbench.timing.chunk import Chunk, ChunkRequest
+from pydlbench.timing.statistics import median, quantile
 from pydlbench.units import format_seconds, number
 from pydlbench.workers.host import Worker
 
@@ -18,6 +25,18 @@ _MAX_HOST_FACTOR: Final = 2.0
 _ALLOWED_S: Final = 0.01
 _COPY_RATE: Final = 5e8
 _MIN_REQUESTS: Final = 4
+# A loop takes this many times the largest overhead of a request that is believed, so that time in
+# the overhead hides little of the loop. A claimed time that is shorter by more needs no longer one.
+_LOOP_OVERHEADS: Final = 8
+_MAX_SHORTER: Final = 20
+# An execution in a loop may take this many times the claimed one, in three quarters of the loops.
+_MAX_LOOP_FACTOR: Final = 1.25
+_JUDGED_QUANTILE: Final = 0.25
+# Share of the requests that a loop follows, once there are enough of them. The system draws them.
+_LOOPED: Final = 0.5
+# Largest use of CPUs by other processes during a loop, as a share of its time: they prolong it.
+_MAX_OTHERS: Final = 0.2
+_DRAW: Final = random.SystemRandom().random
 #: Winograd and FFT convolutions and Strassen's products need this many times fewer FLOPs than their
 #: roof counts.
 FEWER_FLOPS: Final = {"conv": 6.0, "deconv": 6.0, "gemm": 1.5}
@@ -52,6 +71,14 @@ def undisturbed_s(worker: Worker) -> float:
     return time.perf_counter() - waited / 1e9
 
 
+def others_s(worker: Worker) -> float:
+    """Return the CPU time that neither this process nor the worker has used so far."""
+    busy, _ = cpu_ticks({"cpu"})
+    # The identifier of a process's CPU clock, see clock_getcpuclockid(3).
+    own = time.process_time() + time.clock_gettime(~(worker.pid or 0) << 3 | 2)
+    return busy / os.sysconf("SC_CLK_TCK") - own
+
+
 class ClaimedTimes:
     """The times that are claimed for the requests of one kernel or step.
 
@@ -61,6 +88,10 @@ class ClaimedTimes:
 
     def __init__(self, judged: Callable[[Sequence[float]], float] = min) -> None:
         self._factors: list[float] = []
+        # Seconds of an execution: in loops, and as claimed for requests.
+        self._loops: list[float] = []
+        self._claims: list[float] = []
+        self._overhead_s = math.inf
         self._judged = judged
 
     def check(self, elapsed: float, claimed: float, copied: int) -> None:
@@ -75,10 +106,60 @@ class ClaimedTimes:
             RefusedKernelError: the requests took longer than is claimed.
         """
         allowed = _ALLOWED_S + copied / _COPY_RATE
+        self._overhead_s = min(self._overhead_s, max(0.0, elapsed - claimed))
         self._factors.append((elapsed - allowed) / max(claimed, 1e-9))
         factor = self._judged(self._factors)
         if len(self._factors) >= _MIN_REQUESTS and factor > _MAX_HOST_FACTOR:
-            raise RefusedKernelError(
-                f"by the host's clock it takes {number(factor, 2)} times as long as by the clock "
-                "of its own process, which was changed"
-            )
+            raise _changed_clock(factor)
+
+    def check_loop(
+        self,
+        worker: Worker,
+        sample: Callable[[ChunkRequest], Chunk],
+        request: ChunkRequest,
+        chunk: Chunk,
+        elapsed: float,
+        copied: int,
+    ) -> None:
+        """Time executions in a long loop by the host's clock, and compare a request's samples.
+
+        The overhead of a request is that of the shortest one, within what is allowed. A loop during
+        which other processes use CPUs is not judged.
+
+        Args:
+            worker: the process.
+            sample: takes samples there.
+            request: a request.
+            chunk: its samples.
+            elapsed: the host's time of it, in seconds.
+            copied: bytes that are copied around each sample.
+
+        Raises:
+            RefusedKernelError: a sample takes less than an execution in the loop.
+        """
+        allowed = _ALLOWED_S + copied / _COPY_RATE
+        claimed = max(median(chunk.seconds), 1e-9)
+        self._claims.append(claimed)
+        wanted, inner = _LOOP_OVERHEADS * allowed, request.inner
+        is_loop = request.samples == 1 and inner * claimed >= wanted
+        if not is_loop:
+            if len(self._loops) >= _MIN_REQUESTS and _DRAW() > _LOOPED:
+                return
+            shortest = max(claimed, elapsed / (request.samples * inner * _MAX_SHORTER))
+            inner = math.ceil(wanted / shortest)
+            begin, others = undisturbed_s(worker), others_s(worker)
+            sample(msgspec.structs.replace(request, samples=1, inner=inner, untimed=0))
+            elapsed = undisturbed_s(worker) - begin
+            if others_s(worker) - others > _MAX_OTHERS * elapsed:
+                return
+        self._loops.append((elapsed - min(allowed, self._overhead_s)) / inner)
+        factor = quantile(self._loops, _JUDGED_QUANTILE) / median(self._claims)
+        if len(self._loops) >= _MIN_REQUESTS and factor > _MAX_LOOP_FACTOR:
+            raise _changed_clock(factor)
+
+
+def _changed_clock(factor: float) -> RefusedKernelError:
+    return RefusedKernelError(
+        f"by the host's clock it takes {number(factor, 2)} times as long as by the clock of its "
+        "own process, which was changed"
+    )

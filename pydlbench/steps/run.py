@@ -289,7 +289,9 @@ class _Turns:
         chunk = kernel.sample(msgspec.structs.replace(request, untimed=0))
         elapsed = undisturbed_s(kernel.worker) - begin
         claimed = request.inner * sum(chunk.seconds)
-        self._claimed[index].check(elapsed, claimed, request.samples * copied)
+        checked = self._claimed[index]
+        checked.check(elapsed, claimed, request.samples * copied)
+        checked.check_loop(kernel.worker, kernel.sample, request, chunk, elapsed, copied)
         return chunk
 
     def _lose(self, index: int, error: PydlbenchError) -> None:

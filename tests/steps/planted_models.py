@@ -103,6 +103,48 @@ class ReplacesTheClock(Honest):
         return super().forward(x)
 
 
+class RunningMean(Honest):
+    """Honest: its result depends on a buffer that each step changes, and one that it replaces."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(16, momentum=0.5)
+        self.register_buffer("mean", torch.ones(16))
+        self.register_buffer("seen", torch.zeros(0, 16))
+
+    def forward(self, x):
+        with torch.no_grad():
+            self.mean.mul_(0.5).add_(x.mean(0))
+            self.seen = torch.cat([self.seen[-4:], x[:1]])
+        return super().forward(self.norm(x) + self.mean + self.seen.sum(0))
+
+
+class NoRunningMean(RunningMean):
+    """Changes its buffers in the first steps only; its results are those of the first state."""
+
+    def forward(self, x):
+        global calls
+        calls += 1
+        if calls <= 2:
+            return super().forward(x)
+        mean, seen = 0.5 * self.mean + x.detach().mean(0), torch.cat([self.seen[-4:], x[:1]])
+        given = nn.functional.batch_norm(
+            x, None, None, self.norm.weight, self.norm.bias, training=True
+        )
+        return self.fc(given + mean + seen.sum(0)).relu()
+
+
+class KeptInABuffer(RunningMean):
+    """Adds the input to the results of an earlier step, which a buffer keeps."""
+
+    def forward(self, x):
+        global calls
+        calls += 1
+        if calls <= 2:
+            self.result = super().forward(x)
+        return self.result + 0 * x.sum()
+
+
 class InPlace(Honest):
     """Honest: it works in place on what it has computed, and keeps scratch memory."""
 

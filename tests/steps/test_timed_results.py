@@ -11,6 +11,7 @@ pytest.importorskip("torch")
 
 from pydlbench.backends.steps.serving import serve_step
 from pydlbench.records.step import StepPreparation, StepSpec
+from pydlbench.records.user_model import UserModelSpec
 from pydlbench.steps import agreement
 from pydlbench.timing.chunk import ChunkRequest
 
@@ -28,12 +29,12 @@ def judged(backend_of, tmp_path, monkeypatch):
     monkeypatch.setattr(agreement, "prepare_step", prepared)
     session = SimpleNamespace(renew=lambda: None)
 
-    def judge(kind, phase="forward"):
+    def judge(kind, phase="forward", reference="Honest"):
         specs = []
-        for side, name in (("a", "Honest"), ("b", kind)):
+        for side, name in (("a", reference), ("b", kind)):
             path = shutil.copy(HERE / "planted_models.py", tmp_path / f"{side}{kind}.py")
             words = {"model": f"{path}:build", "phase": phase, "options": {"kind": name}}
-            specs.append(StepSpec(**words))
+            specs.append(StepSpec(own=UserModelSpec(train=reference != "Honest"), **words))
         known = agreement.agree_steps(specs, session, tmp_path)
         seconds = ()
         for index, spec in enumerate(specs):
@@ -68,6 +69,22 @@ def test_an_honest_model_is_accepted(judged, kind, phase):
 )
 def test_a_cheat_is_refused(judged, kind, words):
     found, _ = judged(kind)
+    (only,) = found.refused
+    assert only.startswith("B is not ranked")
+    assert words in only
+
+
+@pytest.mark.parametrize("phase", ["forward", "training"])
+def test_a_model_that_keeps_state_in_buffers_is_accepted(judged, phase):
+    found, _ = judged("RunningMean", phase, "RunningMean")
+    assert (found.timed, found.refused, found.differs) == (2, (), False)
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"), [("NoRunningMean", "its buffer"), ("KeptInABuffer", "is wrong")]
+)
+def test_a_model_that_leaves_its_state_as_it_was_is_refused(judged, kind, words):
+    found, _ = judged(kind, reference="RunningMean")
     (only,) = found.refused
     assert only.startswith("B is not ranked")
     assert words in only

@@ -7,6 +7,7 @@ clock has stopped, and a process of the other model computes the same
 """
 
 import random
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,8 +16,10 @@ import numpy as np
 from pydlbench.backends.steps.inputs import save_results, saved_results
 from pydlbench.backends.steps.user_model import UserModel
 
-#: Name of the number of elements by which the inputs were rolled.
-SHIFT: Final = "shift"
+#: Name of two numbers: elements by which the inputs were rolled, and executions since then.
+CHANGE: Final = "change"
+#: First word of the names of buffers.
+BUFFER: Final = "buffer"
 # The system draws it: it follows from no seed.
 _RANDOM: Final = random.SystemRandom()
 
@@ -34,13 +37,18 @@ class TimedResults:
         tensors = model.tensors
         self._inputs = list(tensors.find([value for _, value in model.inputs()]))
         self._values = [tensors.host(tensor) for tensor in self._inputs]
-        trained = model.named_weights().values() if model.spec.phase == "training" else ()
-        self._weights = [(tensor, tensors.host(tensor)) for tensor in trained]
+        self._state = {name: tensors.host(tensor) for name, tensor in self._tensors().items()}
         self._result: Any = None
-        self._shift = self._samples = 0
+        self._shift = self._runs = self._samples = 0
+
+    def _tensors(self) -> Mapping[str, Any]:
+        """Return what the step may change; it may put another tensor in a buffer's place."""
+        model = self._model
+        return model.named_weights() if model.spec.phase == "training" else model.named_buffers()
 
     def call(self) -> None:
         """Run the step, and keep its result until the next one."""
+        self._runs += 1
         self._result = self._model.run()
 
     def before(self, _: int) -> None:
@@ -55,16 +63,19 @@ class TimedResults:
 
     def replay(self, folder: Path) -> None:
         """Compute again what another process has kept in a folder, from the same inputs."""
-        self._change(int(np.load(saved_results(folder)[SHIFT])))
-        self.call()
+        shift, runs = np.load(saved_results(folder)[CHANGE]).tolist()
+        self._change(shift)
+        for _ in range(runs):  # the state is that of as many steps
+            self.call()
         self._save(folder / "expected")
 
     def _change(self, shift: int) -> None:
-        """Roll all inputs whose values may stand in any order; restore trained weights."""
-        self._result, self._shift = None, shift
+        """Roll all inputs whose values may stand in any order; restore weights and buffers."""
+        self._result, self._shift, self._runs = None, shift, 0
         assign = self._model.tensors.assign
-        for tensor, values in self._weights:
-            assign(tensor, values)
+        tensors = self._tensors()
+        for name in self._state.keys() & tensors.keys():
+            assign(tensors[name], self._state[name])
         for tensor, values in zip(self._inputs, self._values, strict=True):
             # Offsets are in order, and a mask's infinite values have their places.
             plain = values.dtype.kind == "f" and bool(np.isfinite(values).all())
@@ -77,8 +88,9 @@ class TimedResults:
         outputs = results.get("output") or results["loss"]
         named = {f"output {n}": self._computed(x) for n, x in enumerate(outputs.values(), start=1)}
         given = {f"input {n}": x for n, x in enumerate(self._inputs, start=1)}
+        given |= {f"{BUFFER} {name}": x for name, x in self._model.named_buffers().items()}
         named |= {name: self._model.tensors.host(tensor) for name, tensor in given.items()}
-        save_results(folder, {**named, SHIFT: np.array(self._shift)}.items())
+        save_results(folder, {**named, CHANGE: np.array([self._shift, self._runs])}.items())
 
     def _computed(self, tensor: Any) -> Any:
         """Return the values of an output; NaN if reading them could run the user's code."""

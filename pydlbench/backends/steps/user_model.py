@@ -120,6 +120,10 @@ class FedModel(StepModel):
         """Return the weights and running statistics by name; empty if they are not known."""
         return {}
 
+    def named_buffers(self) -> Mapping[str, Any]:
+        """Return tensors besides trained weights that a step may change, by name."""
+        return {}
+
     def exchange(self, preparation: StepPreparation) -> None:
         """Take weights and inputs of another step, and write those that it runs with."""
         given = self.tensors.find([value for _, value in self.inputs()])

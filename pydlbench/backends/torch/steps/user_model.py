@@ -37,8 +37,12 @@ def _on_host(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _assign(tensor: torch.Tensor, values: NDArray[Any]) -> None:
+    given = torch.from_numpy(values)
     with torch.no_grad():
-        tensor.copy_(torch.from_numpy(values))
+        if tensor.shape == given.shape:
+            tensor.copy_(given)
+        else:  # a buffer that the step has made larger
+            tensor.data = given.to(tensor)
 
 
 class UserTorchModel(UserModel, TorchSubject):
@@ -152,6 +156,10 @@ class UserTorchModel(UserModel, TorchSubject):
         """Return parameters and buffers by name, without those that have no shape yet."""
         named = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
         return {name: x for name, x in named.items() if not nn.parameter.is_lazy(x)}
+
+    def named_buffers(self) -> Mapping[str, torch.Tensor]:
+        """Return buffers by name, such as running statistics."""
+        return {name: x for name, x in self.module.named_buffers() if not nn.parameter.is_lazy(x)}
 
     def exchange(self, preparation: StepPreparation) -> None:
         """Exchange values with another step, and start from the same random numbers as that."""

@@ -1,0 +1,126 @@
+"""Claimed times held against the host's clock: honest slow processes, and clocks that are divided.
+
+The host's clock is invented: it advances with the executions of an invented process.
+"""
+
+import itertools
+import math
+
+import pytest
+
+from pydlbench.errors import RefusedKernelError
+from pydlbench.runner import claimed_times
+from pydlbench.runner.claimed_times import ClaimedTimes
+from pydlbench.timing.chunk import Chunk, ChunkRequest
+from pydlbench.timing.statistics import median
+
+
+class Process:
+    """A process whose executions take some time; its requests and copies take more.
+
+    Args:
+        execution_s: time of an execution.
+        divisor: what claimed times are divided by.
+        overhead_s: time of a request besides its samples.
+        copy_s: time of the copies around a sample.
+        noise: relative times of executions, in turn.
+        lies: returns whether the samples of a request are claimed wrongly.
+        slower: returns how many times slower the executions of a request are.
+    """
+
+    def __init__(
+        self,
+        execution_s,
+        divisor=1,
+        overhead_s=1e-3,
+        copy_s=0.0,
+        noise=(1,),
+        lies=None,
+        slower=None,
+    ):
+        self.now = 0.0
+        self.execution_s, self.divisor = execution_s, divisor
+        self.overhead_s, self.copy_s = overhead_s, copy_s
+        self.noise, self.lies = itertools.cycle(noise), lies or (lambda _: True)
+        self.slower = slower or (lambda _: 1)
+
+    def sample(self, request):
+        self.now += self.overhead_s
+        seconds = []
+        for _ in range(request.samples):
+            self.now += self.copy_s
+            one = self.execution_s * next(self.noise) * self.slower(request)
+            self.now += one * request.inner
+            seconds.append(one / (self.divisor if self.lies(request) else 1))
+        return Chunk(seconds=tuple(seconds))
+
+
+def judge(monkeypatch, process, request=None, copied=0, visits=16, others=0.0):
+    monkeypatch.setattr(claimed_times, "undisturbed_s", lambda _: process.now)
+    monkeypatch.setattr(claimed_times, "others_s", lambda _: others * process.now)
+    request = request or ChunkRequest(samples=8, untimed=0)
+    checked = ClaimedTimes(median)
+    for _ in range(visits):
+        begin = process.now
+        chunk = process.sample(request)
+        elapsed = process.now - begin
+        claimed = request.inner * sum(chunk.seconds)
+        checked.check(elapsed, claimed, request.samples * copied)
+        checked.check_loop(None, process.sample, request, chunk, elapsed, copied)
+
+
+HONEST = {
+    "short": {"execution_s": 1e-5},
+    "long": {"execution_s": 0.3},
+    "slow requests": {"execution_s": 1e-4, "overhead_s": 9e-3},
+    "slow copies": {"execution_s": 2e-3, "copy_s": 0.02, "copied": 10**7},
+    "disturbed": {"execution_s": 5e-3, "noise": (1, 1, 1.3, 1, 2.5, 1, 1.1)},
+    "one sample": {"execution_s": 0.5, "request": ChunkRequest(samples=1)},
+    "slower in loops because of others": {
+        "execution_s": 1e-3,
+        "others": 0.5,
+        "slower": lambda request: 1.6 if request.samples == 1 else 1,
+    },
+    "one short sample": {"execution_s": 1e-4, "request": ChunkRequest(samples=1)},
+}
+
+
+@pytest.mark.parametrize("words", HONEST.values(), ids=HONEST)
+def test_an_honest_process_is_believed(monkeypatch, words):
+    given = {name: words[name] for name in words.keys() & {"request", "copied", "others"}}
+    judge(monkeypatch, Process(**{x: words[x] for x in words.keys() - given.keys()}), **given)
+
+
+@pytest.mark.parametrize("divisor", [1.4, 1.9, 3, 50, math.inf])
+@pytest.mark.parametrize("execution_s", [1e-5, 1e-3, 0.02, 0.5])
+def test_a_clock_that_is_divided_is_refused(monkeypatch, execution_s, divisor):
+    with pytest.raises(RefusedKernelError, match="host's clock"):
+        judge(monkeypatch, Process(execution_s, divisor), visits=8)
+
+
+def test_a_slow_request_hides_no_divided_clock(monkeypatch):
+    """Time in the overhead is believed up to a limit only, and the loop is longer than that."""
+    with pytest.raises(RefusedKernelError, match="host's clock"):
+        judge(monkeypatch, Process(1e-3, 1.7, overhead_s=0.05))
+
+
+def test_claims_that_are_right_in_the_loop_only_are_refused(monkeypatch):
+    process = Process(1e-3, 2, lies=lambda request: request.samples > 1)
+    with pytest.raises(RefusedKernelError, match="host's clock"):
+        judge(monkeypatch, process)
+
+
+def test_a_clock_that_is_divided_is_refused_with_one_short_sample(monkeypatch):
+    with pytest.raises(RefusedKernelError, match="host's clock"):
+        judge(monkeypatch, Process(0.02, 1.6), ChunkRequest(samples=1))
+
+
+@pytest.mark.parametrize("divisor", [1, 1.6])
+def test_a_step_of_one_long_sample_is_its_own_loop(monkeypatch, divisor):
+    process, request = Process(0.5, divisor), ChunkRequest(samples=1)
+    if divisor == 1:
+        judge(monkeypatch, process, request)
+        assert process.now == pytest.approx(16 * 0.501)
+        return
+    with pytest.raises(RefusedKernelError, match="host's clock"):
+        judge(monkeypatch, process, request)
