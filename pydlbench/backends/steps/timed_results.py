@@ -42,7 +42,7 @@ class TimedResults:
         self._shift = self._runs = self._samples = 0
 
     def _tensors(self) -> Mapping[str, Any]:
-        """Return what the step may change; it may put another tensor in a buffer's place."""
+        """Return the tensors that a step changes; it may put others in the place of buffers."""
         model = self._model
         return model.named_weights() if model.spec.phase == "training" else model.named_buffers()
 
