@@ -302,8 +302,9 @@ class ReplyWriter:
 
     def close(self) -> None:
         """End the thread."""
-        self._ended.set()
-        self._busy.set()
+        with self._lock:  # not while the thread is about to sleep until the next request
+            self._ended.set()
+            self._busy.set()
         self._thread.join(_JOIN_TIMEOUT_S)
 
     def _write(self, line: bytes) -> None:
@@ -317,6 +318,8 @@ class ReplyWriter:
             if self._ended.wait(self._heartbeat_s):
                 return
             with self._lock:
+                if self._ended.is_set():
+                    return
                 if not self._serving:
                     self._busy.clear()
                 elif time.monotonic() - self._since >= self._heartbeat_s:

@@ -84,6 +84,18 @@ def test_a_later_request_beats_again(stream, replies):
     assert stream.beaten.wait(30)
 
 
+def test_a_thread_that_is_about_to_sleep_ends_as_well(replies):
+    replies.begin()
+    replies.answer({"ok": 0})
+    with replies._lock:
+        time.sleep(5 * HEARTBEAT_S)  # the thread waits for the lock, to find nothing to do
+        closing = threading.Thread(target=replies.close)
+        closing.start()
+        time.sleep(5 * HEARTBEAT_S)
+    closing.join(30)
+    assert not replies._thread.is_alive()
+
+
 def test_beats_never_land_inside_a_reply(stream):
     """ReplyWriter of 3 KB take 0.1 s on this stream, ten times as long as the beats are apart."""
     replies = ReplyWriter(stream, HEARTBEAT_S)

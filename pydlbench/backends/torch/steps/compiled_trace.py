@@ -119,7 +119,7 @@ def tracer(
         run()
     if runtime is not None:
         runtime.wait()
-    calls = list(_calls_of(kineto_events(profiler), every_thread=runtime is not None))
+    calls = list(_calls_of(kineto_events(profiler.profiler), every_thread=runtime is not None))
     known = _of_eager_step(calls, recording)
     in_place = [
         known[place].now if place in known else _of_no_module(call)

@@ -277,3 +277,32 @@ class _Following(fx.Interpreter):  # type: ignore[misc]  # an unknown class to m
         else:
             self._recorder.at(self._names.get(n, ""), "forward")
         return super().run_node(n)
+
+
+# -----------------------------------------------------------------------------
+# Shapes of a network's outputs.
+
+
+def shapes_of(module: fx.GraphModule, images: torch.Tensor) -> dict[str, tuple[int, ...]]:
+    """Run a network node by node; return the shape of each node's tensor, by the node's name.
+
+    ``torch.fx.passes.shape_prop`` does the same, but imports SymPy, which takes a second.
+    """
+    found = _Shapes(module)
+    found.run(images)
+    return found.shapes
+
+
+class _Shapes(fx.Interpreter):  # type: ignore[misc]  # an unknown class to mypy
+    """Runs a network and keeps the shapes of its tensors."""
+
+    def __init__(self, module: fx.GraphModule) -> None:
+        super().__init__(module)
+        self.shapes: dict[str, tuple[int, ...]] = {}
+
+    def run_node(self, n: fx.Node) -> Any:
+        """Run a node, and keep the shape of its result."""
+        result = super().run_node(n)
+        if isinstance(result, torch.Tensor):
+            self.shapes[n.name] = tuple(result.shape)
+        return result

@@ -14,7 +14,8 @@ from typing import Any, Final
 
 import torch
 from torch.autograd import DeviceType
-from torch.profiler import ProfilerActivity, profile, record_function, supported_activities
+from torch.autograd.profiler import profile as HostProfile  # noqa: N812 - a class
+from torch.profiler import profile, record_function, supported_activities
 
 from pydlbench.backends.frameworks.device_clock import StepRuntime, nvtx_range
 from pydlbench.backends.steps.device import GAPS, DeviceProfile, Span, trace_of
@@ -106,13 +107,15 @@ class _Profiled:
         self._names, self._calls, self._run = names, calls, run
 
     def trace(self) -> StepTrace:
-        """Run the step under the profiler, whose start and stop are outside of the step's time."""
-        profiler = profile(activities=[ProfilerActivity.CPU])
-        profiler.start()
-        start = time.perf_counter()
-        results = self._run()
-        seconds = time.perf_counter() - start
-        profiler.stop()
+        """Run the step under the profiler, whose start and stop are outside of the step's time.
+
+        ``torch.profiler`` imports PyTorch's compiler when it starts for the first time, which takes
+        seconds; the autograd profiler behind it does not.
+        """
+        with HostProfile(use_kineto=True) as profiler:
+            start = time.perf_counter()
+            results = self._run()
+            seconds = time.perf_counter() - start
         del results
         calls = align(self._names, events_of(profiler), contains, self._describe)
         return StepTrace(seconds, calls.seconds)
@@ -170,7 +173,7 @@ def _profile_second(run: Callable[[], Any], runtime: StepRuntime, shown_as: str)
         run()
     runtime.wait()
     profiler.stop()
-    return device_profile(kineto_events(profiler))
+    return device_profile(kineto_events(profiler.profiler))
 
 
 def name_in_profile(function: Any) -> str:
@@ -206,7 +209,7 @@ def contains(name: str) -> bool:
     return not overloads or any(composite)
 
 
-def events_of(profiler: profile) -> list[CallEvent]:
+def events_of(profiler: HostProfile) -> list[CallEvent]:
     """Return the events of the thread that ran the step.
 
     On a CPU, autograd runs the backward pass on that thread, too.
@@ -220,9 +223,9 @@ def events_of(profiler: profile) -> list[CallEvent]:
     ]
 
 
-def kineto_events(profiler: profile) -> list[Any]:
+def kineto_events(profiler: HostProfile) -> list[Any]:
     """Return all events of a profiler that has ended, as PyTorch's library Kineto records them."""
-    return list(profiler.profiler.kineto_results.events())
+    return list(profiler.kineto_results.events())
 
 
 def device_profile(events: Iterable[Any]) -> DeviceProfile:

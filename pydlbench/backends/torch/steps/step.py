@@ -14,7 +14,6 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - PyTorch calls it so itself
 from numpy.typing import NDArray
 from torch import fx, nn
-from torch.fx.passes.shape_prop import ShapeProp
 
 from pydlbench.backends import base
 from pydlbench.backends.steps.catalogue import CatalogueModel, pass_step, product_flops
@@ -37,7 +36,7 @@ from pydlbench.backends.torch.settings import DTYPES
 from pydlbench.backends.torch.steps import compiled_trace, profiled
 from pydlbench.backends.torch.steps.calls_alone import Operands, StepOperands
 from pydlbench.backends.torch.steps.fusion import fold_normalisations
-from pydlbench.backends.torch.steps.net import TorchNet, by_node
+from pydlbench.backends.torch.steps.net import TorchNet, by_node, shapes_of
 from pydlbench.backends.torch.steps.recording import (
     Naming,
     RecordedStep,
@@ -375,9 +374,8 @@ class TorchModel(CatalogueModel, TorchSubject):
         module, names = self.net.module, self.net.outputs
         self.set_layers(self.definition)
         with torch.no_grad(), autocast(self.spec):
-            ShapeProp(module).propagate(self.resident[0])
-        nodes = [node for node in module.graph.nodes if node.name in names]
-        return {names[node.name]: tuple(node.meta["tensor_meta"].shape) for node in nodes}
+            shapes = shapes_of(module, self.resident[0])
+        return {names[node]: shape for node, shape in shapes.items() if node in names}
 
     def elements(self) -> int:
         """Return the number of trained elements."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -253,3 +255,25 @@ def test_without_the_profiler_a_step_on_a_gpu_is_not_traced(monkeypatch):
     monkeypatch.setenv("PYDLBENCH_PROFILER", "0")
     with pytest.raises(UnsupportedError, match="PYDLBENCH_PROFILER"):
         steps_of(torch.nn.ReLU(), torch.ones(2), runtime=RUNTIME)
+
+
+_CHECKED_AND_TRACED = """
+import sys
+from pydlbench.backends import capabilities
+from pydlbench.backends.steps.requests import request_step
+from pydlbench.records.step import StepSpec
+from pydlbench.timing.chunk import ChunkRequest
+backend = capabilities.load("torch", "cpu")
+spec = StepSpec(model="mnist", framework="torch", batch=2)
+step = request_step(backend, spec.to_dict(), {})
+assert step.trace().calls
+assert step.sample(ChunkRequest(samples=1, timing="profile")).seconds
+print(sorted({"sympy", "torch._dynamo", "torch._inductor"} & set(sys.modules)))
+"""
+
+
+@pytest.mark.deep
+def test_a_forward_step_is_checked_and_traced_without_the_compiler():
+    command = [sys.executable, "-c", _CHECKED_AND_TRACED]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
