@@ -149,7 +149,7 @@ def _captured(call: Callable[[], Any], runtime: DeviceRuntime) -> DeviceWork:
     except Exception as error:  # capturing raises anything that the call raises
         if is_device_lost(error):
             raise
-        raise UnsupportedError(" ".join(str(error).split())[:_MAX_REASON_LETTERS]) from error
+        raise UnsupportedError(_reason(error)) from error
 
 
 def kernels_of(
@@ -176,6 +176,30 @@ def kernels_of(
         f"{some_names(list(names))} cannot be captured into a graph: {why}"
         for why, names in uncaptured.items()
     ]
+
+
+def refused_calls(calls: Mapping[str, DeviceCall], runtime: DeviceRuntime) -> dict[str, str]:
+    """Return the reasons of calls that cannot be timed alone; each call is tried by itself.
+
+    A call that waits for the device, for example, never returns while the gate is closed.
+
+    Args:
+        calls: calls by signature, which are executed a few times.
+        runtime: the framework's GPU runtime.
+    """
+    refused: dict[str, str] = {}
+    for name, call in calls.items():
+        try:
+            _Timer(call, runtime).time()
+        except Exception as error:  # calls raise anything
+            if is_device_lost(error):
+                raise
+            refused[name] = _reason(error)
+    return refused
+
+
+def _reason(error: Exception) -> str:
+    return " ".join(str(error).split())[:_MAX_REASON_LETTERS]
 
 
 class _Time(NamedTuple):

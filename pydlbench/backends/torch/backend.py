@@ -216,7 +216,12 @@ class TorchRuntime(SampledRuntime):
         return _cuda.stream(_cuda.ExternalStream(stream, device=self._index))
 
     def graph_work(self, call: Callable[[], Any], times: int) -> DeviceWork:
-        """Capture ``times`` calls; each result is dropped at once, as outside of a graph."""
+        """Capture ``times`` calls; each result is dropped at once, as outside of a graph.
+
+        A call that cannot be captured leaves PyTorch as it was: its error passes PyTorch's own end
+        of the capture, which would otherwise leave the generator of random numbers waiting for the
+        end, and later calls in the stream of the capture.
+        """
         side = _cuda.Stream()
         side.wait_stream(_cuda.current_stream())
         with _cuda.stream(side):
@@ -224,9 +229,15 @@ class TorchRuntime(SampledRuntime):
                 call()
         _cuda.current_stream().wait_stream(side)
         graph = _cuda.CUDAGraph(keep_graph=True)
-        with _cuda.graph(graph):
-            for _ in range(times):
-                call()
+        generator = _cuda.default_generators[self._index]
+        before = generator.clone_state()
+        try:
+            with _cuda.stream(_cuda.current_stream()), _cuda.graph(graph):
+                for _ in range(times):
+                    call()
+        except Exception:
+            generator.graphsafe_set_state(before)
+            raise
         self.wait()
         return CapturedGraph(graph, self._sampler.graph_work(graph.raw_cuda_graph(), times))
 

@@ -132,6 +132,9 @@ def serve_calls(
         with _guard(spec)():
             computing = {text: call for text, call in calls.items() if not _is_view(text)}
             kernels, uncaptured = device.kernels_of(computing, runtime)
+            untimed = device.refused_calls(calls, runtime)
+        refused |= untimed
+        calls = {text: call for text, call in calls.items() if text not in untimed}
         facts = OperatorsFacts(
             names=(*feeding, *calls), kernels=kernels, refused=refused, notes=tuple(uncaptured)
         )

@@ -11,7 +11,7 @@ from invented_gpu import Gpu  # noqa: E402 - not without PyTorch
 from pydlbench.backends.steps import requests  # noqa: E402 - below importorskip
 from pydlbench.backends.torch import settings, worker  # noqa: E402 - below importorskip
 from pydlbench.backends.torch.steps import calls_alone  # noqa: E402 - below importorskip
-from pydlbench.errors import UnsupportedError  # noqa: E402 - below importorskip
+from pydlbench.errors import PrimitiveError, UnsupportedError  # noqa: E402 - below importorskip
 from pydlbench.records.step import StepSpec  # noqa: E402 - below importorskip
 from pydlbench.timing.chunk import ChunkRequest  # noqa: E402 - below importorskip
 
@@ -86,3 +86,27 @@ def test_the_order_of_a_step_is_that_of_its_calls(odd):
     assert [distinct[place].signature for place in order] == [one.signature for one in own]
     assert [distinct[place].direction for place in order] == [one.direction for one in own]
     assert [order.count(place) for place in range(len(distinct))] == [one.count for one in distinct]
+
+
+def test_a_call_that_waits_for_the_device_is_refused_alone(backend, monkeypatch):
+    waits = ADD.replace("add_", "mul_")
+    made = backend.runtime.call_work
+    works = []
+
+    def call_work(call, *more):
+        work = made(call, *more)
+        works.append(work)
+        if len(works) == 1:  # the first call's
+
+            def sample(*_):
+                raise PrimitiveError("launch gate: timed out 4 times: it waits for the device")
+
+            work.sample = sample
+        return work
+
+    monkeypatch.setattr(backend.runtime, "call_work", call_work)
+    kernel = worker.serve_calls(backend, case(), [waits, ADD])
+    assert kernel.facts.names == (ADD,)
+    assert "waits for the device" in kernel.facts.refused[waits]
+    chunk = kernel.sample(ChunkRequest(samples=2))
+    assert len(chunk.seconds) == 2
