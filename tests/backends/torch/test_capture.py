@@ -1,4 +1,4 @@
-"""A call that cannot be captured leaves PyTorch as it was before: its stream and its random numbers."""
+"""A call that cannot be captured leaves PyTorch's stream and its random numbers as they were."""
 
 import contextlib
 from types import SimpleNamespace
