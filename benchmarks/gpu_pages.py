@@ -1,6 +1,6 @@
 """Adds up the pages of GPU results from the JSON records beside them, and checks each figure.
 
-``python benchmarks/gpu_pages.py`` writes the generated tables of each page anew. With ``--check`` it
+``python benchmarks/gpu_pages.py`` writes the tables of each page anew. With ``--check`` it
 writes nothing, and ends with 1 and a line for each row or sentence that differs from the records.
 A table stands between ``<!-- figures: NAME -->`` and ``<!-- end of figures -->``. Sentences with
 figures are listed in :data:`SENTENCES`. What a page has besides these has no record here, and the
