@@ -22,11 +22,36 @@ CODE_LIMIT_S: Final = 600.0
 PASSES: Final = ("forward", "backward-data", "backward-weights")
 #: 8-bit floating point (e4m3) on tensor cores: with partial sums promoted to float32, and without.
 FP8_PRECISIONS: Final = ("fp8-tc", "fp8-tc-fast")
-PRECISIONS: Final = ("fp32", "tf32", "fp16", "fp16-tc", "bf16-tc", *FP8_PRECISIONS, "bf16")
+#: oneDNN's types of source, weights and result, by precisions of CPUs in which these differ; the
+#: other words are benchdnn's. ``int8`` has ``s8s8s32``.
+MIXED_TYPES: Final[Mapping[str, tuple[str, str, str]]] = MappingProxyType(
+    {
+        "int8": ("s8", "s8", "s32"),
+        "u8s8s32": ("u8", "s8", "s32"),
+        **{
+            f"{src}s8{dst}": (src, "s8", dst) for src in ("s8", "u8") for dst in ("s8", "u8", "f32")
+        },
+        "bf16bf16f32": ("bf16", "bf16", "f32"),
+        "f16f16f32": ("f16", "f16", "f32"),
+    }
+)
+#: The precision whose arithmetic, and so whose peak, a precision with mixed types has.
+_ARITHMETIC: Final = {"bf16": "bf16", "f16": "fp16", "s8": "int8", "u8": "int8"}
+#: Products of 8-bit integers.
+INT8_PRECISIONS: Final = tuple(
+    name for name, kinds in MIXED_TYPES.items() if _ARITHMETIC[kinds[0]] == "int8"
+)
+PRECISIONS: Final = (
+    *("fp32", "tf32", "fp16", "fp16-tc", "bf16-tc", *FP8_PRECISIONS, "bf16"),
+    *MIXED_TYPES,
+)
 #: Precision of a data type, and of the peak that it is compared with.
 TYPE_PRECISIONS: Final = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
-#: Precisions that exist on CPUs; the others are modes of GPUs.
+#: Precisions of whole models on CPUs; the others are modes of GPUs, or of single layers.
 CPU_PRECISIONS: Final = ("fp32", "bf16", "fp16")
+#: Precisions of single layers on CPUs, and those in which their peaks differ.
+CPU_LAYER_PRECISIONS: Final = (*CPU_PRECISIONS, *MIXED_TYPES)
+CPU_PEAKS: Final = (*CPU_PRECISIONS, "int8")
 #: Precisions that exist on GPUs.
 GPU_PRECISIONS: Final = ("fp32", "tf32", "fp16", "fp16-tc", "bf16-tc", *FP8_PRECISIONS)
 PROPAGATIONS: Final = ("inference", "training")
@@ -34,7 +59,8 @@ CACHES: Final = ("hot", "weights-cold", "all-cold")
 LAYOUTS: Final = ("best", "any", "nchw", "nhwc", "blocked")
 #: How samples are taken on a GPU; ``auto`` is what suits the cache state.
 TIMINGS: Final = ("auto", "events", "cuda-graph")
-#: Operations fused with a layer: a bias (or its gradient), or a bias and a ReLU.
+#: Operations fused with a layer: a bias (or its gradient), or a bias and a ReLU. For CPUs there are
+#: those of ``pydlbench.ops.fused``, too.
 FUSIONS: Final = ("none", "bias-relu", "bias")
 
 # -----------------------------------------------------------------------------
@@ -65,6 +91,11 @@ IMAGE_LAYOUTS: Final = ("nhwc", "nchw")
 #: The layout of a user's model, unless ``nhwc`` is requested.
 AS_BUILT: Final = "as-built"
 FEEDS: Final = ("resident", "host")
+
+
+def arithmetic(precision: str) -> str:
+    """Return the precision of the products, whose peak counts: ``int8`` for ``u8s8f32``."""
+    return _ARITHMETIC[MIXED_TYPES[precision][0]] if precision in MIXED_TYPES else precision
 
 
 def check_word(option: str, value: str, choices: Sequence[str]) -> None:

@@ -28,6 +28,7 @@ void register_enumerations(py::module_& m) {
       .value("fp32", Precision::fp32)
       .value("bf16", Precision::bf16)
       .value("fp16", Precision::fp16)
+      .value("int8", Precision::int8)
       .finalize();
 }
 

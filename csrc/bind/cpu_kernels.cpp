@@ -5,6 +5,7 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <numeric>
@@ -28,8 +29,8 @@ std::shared_ptr<cpu::Arena> make_arena(const std::map<std::string, FloatArray>& 
   return std::make_shared<cpu::Arena>(host_tensors(inputs));
 }
 
-// A NumPy view of a dense or strided float32 tensor, its axes in the order of the caller's dense
-// array.
+// A NumPy view of a dense or strided tensor of float32 or int32, its axes in the order of the
+// caller's dense array.
 py::array view(const cpu::Tensor& tensor, const dnnl::memory::desc& plain) {
   const auto desc = tensor.memory.get_desc();
   const auto dims = desc.get_dims();
@@ -51,12 +52,14 @@ py::array view(const cpu::Tensor& tensor, const dnnl::memory::desc& plain) {
   auto* holder = new std::shared_ptr<cpu::Buffer>(tensor.buffer);
   const py::capsule owner(holder,
                           [](void* p) { delete static_cast<std::shared_ptr<cpu::Buffer>*>(p); });
-  return py::array(py::dtype::of<float>(), shape, byte_strides, tensor.memory.get_data_handle(),
-                   owner);
+  const bool integers = desc.get_data_type() == dnnl::memory::data_type::s32;
+  return py::array(integers ? py::dtype::of<std::int32_t>() : py::dtype::of<float>(), shape,
+                   byte_strides, tensor.memory.get_data_handle(), owner);
 }
 
 bool viewable(const dnnl::memory::desc& desc) {
-  return desc.get_data_type() == dnnl::memory::data_type::f32 &&
+  const auto type = desc.get_data_type();
+  return (type == dnnl::memory::data_type::f32 || type == dnnl::memory::data_type::s32) &&
          desc.get_format_kind() == dnnl::memory::format_kind::blocked &&
          desc.get_inner_nblks() == 0;
 }

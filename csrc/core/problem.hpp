@@ -12,7 +12,8 @@
 namespace pydlbench {
 
 enum class Pass { forward_inference, forward_training, backward_data, backward_weights };
-enum class Precision { fp32, bf16, fp16 };
+// In int8, the types of the tensors are fields of the problem.
+enum class Precision { fp32, bf16, fp16, int8 };
 enum class PoolMode { max, avg_include_padding, avg_exclude_padding };
 
 constexpr bool is_forward(Pass pass) {

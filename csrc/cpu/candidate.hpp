@@ -20,7 +20,9 @@ struct Argument {
   int index;         // DNNL_ARG_*
   std::string role;  // "src", "weights" or "dst"; gradients keep their tensor's name
   dnnl::memory::desc desc;
-  dnnl::memory::desc plain;  // the caller's dense float32 array, in the primitive's dimensions
+  // The caller's dense array, in the primitive's dimensions: float32, or int32 for a result of
+  // integers.
+  dnnl::memory::desc plain;
   bool is_output;
   bool is_updated = false;         // an output that is also read
   int second_index = kNoArgument;  // further index of the same memory

@@ -103,8 +103,8 @@ std::vector<Candidate> find_candidates(const Fields& fields, Pass pass, Precisio
 void append_new(std::vector<Candidate>& candidates, Candidate candidate,
                 const std::vector<std::string>& letters) {
   const auto& arguments = candidate.run.arguments;
-  PYDLBENCH_CHECK(letters.size() == arguments.size(), "letters for every argument");
-  for (std::size_t i = 0; i < arguments.size(); ++i) {
+  PYDLBENCH_CHECK(letters.size() <= arguments.size(), "letters of the first arguments");
+  for (std::size_t i = 0; i < letters.size(); ++i) {
     if (i > 0) candidate.layout += ", ";
     candidate.layout += arguments[i].role + " " + format_name(arguments[i].desc, letters[i]);
   }

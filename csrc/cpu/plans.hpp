@@ -45,6 +45,8 @@ inline dnnl::memory::data_type data_type(Precision precision) {
       return dnnl::memory::data_type::bf16;
     case Precision::fp16:
       return dnnl::memory::data_type::f16;
+    case Precision::int8:
+      throw Unsupported("there is no such layer in int8");
   }
   throw Unsupported("unknown precision");
 }
@@ -67,7 +69,8 @@ dnnl::engine& cpu_engine();
 std::string describe(const dnnl::error& error);
 
 // Fills the derived fields of `candidate`, and appends it unless the same implementation with the
-// same layouts is in the list. `letters` are the names of each argument's dimensions.
+// same layouts is in the list. `letters` are the names of each argument's dimensions; further
+// arguments, of fused operations, are not in the name of the layout.
 void append_new(std::vector<Candidate>& candidates, Candidate candidate,
                 const std::vector<std::string>& letters);
 

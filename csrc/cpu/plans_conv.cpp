@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "cpu/fused.hpp"
 #include "cpu/images.hpp"
 #include "cpu/plans.hpp"
 
@@ -104,10 +105,12 @@ struct Shapes {
 };
 
 template <typename Primitive>
-std::vector<Candidate> planned_in_all_layouts(const Fields& fields, Pass pass, Precision precision,
+std::vector<Candidate> planned_in_all_layouts(const Fields& given, Pass pass, Precision precision,
                                               bool /*thorough*/) {
+  auto fields = given;
+  const FusedOps fused(fields, precision);
   const Shapes shapes(problem_of<ConvProblem>(fields));
-  const auto type = data_type(precision);
+  const auto types = fused.types();
   const std::string primitive = std::string(Primitive::name) + " " + name_of(pass);
 
   return planned(primitive, [&](std::vector<Candidate>& candidates) {
@@ -115,8 +118,10 @@ std::vector<Candidate> planned_in_all_layouts(const Fields& fields, Pass pass, P
     const auto plain_images = shapes.tag(image::channels_first);
     const PlainTensors plain{{shapes.src, f32, plain_images},
                              {shapes.weights, f32, shapes.tag(Primitive::plain_weights)},
-                             {shapes.dst, f32, plain_images}};
-    const auto attributes = user_scratchpad();
+                             {shapes.dst, fused.plain_type(), plain_images}};
+    const FusedShape fused_shape{plain.dst, 1, shapes.grouped ? 3 : 1, {shapes.dst[1]}};
+    const auto attributes = fused.attributes(fused_shape);
+    const auto bias = fused.bias(fused_shape);
     auto& engine = cpu_engine();
     const auto of_images = with_sides("nc", shapes.sides);
     const std::vector<std::string> letters{
@@ -125,19 +130,21 @@ std::vector<Candidate> planned_in_all_layouts(const Fields& fields, Pass pass, P
     // descriptors, but does not determine their layouts.
     const typename Primitive::Forward::primitive_desc hint(
         engine, is_forward(pass) ? forward_kind(pass) : dnnl::prop_kind::forward_training,
-        Primitive::algorithm, memory::desc(shapes.src, type, Tag::any),
-        memory::desc(shapes.weights, type, Tag::any), memory::desc(shapes.dst, type, Tag::any),
-        shapes.strides, shapes.dilates, shapes.pad_begin, shapes.pad_end, attributes);
+        Primitive::algorithm, memory::desc(shapes.src, types.src, Tag::any),
+        memory::desc(shapes.weights, types.weights, Tag::any), bias,
+        memory::desc(shapes.dst, types.dst, Tag::any), shapes.strides, shapes.dilates,
+        shapes.pad_begin, shapes.pad_end, attributes);
 
     for (const auto& variant : Primitive::variants) {
-      const memory::desc src(shapes.src, type, shapes.tag(variant.src));
-      const memory::desc weights(shapes.weights, type, shapes.tag(variant.weights));
-      const memory::desc dst(shapes.dst, type, shapes.tag(variant.dst));
+      const memory::desc src(shapes.src, types.src, shapes.tag(variant.src));
+      const memory::desc weights(shapes.weights, types.weights, shapes.tag(variant.weights));
+      const memory::desc dst(shapes.dst, types.dst, shapes.tag(variant.dst));
 
       const auto append = [&](const auto& descriptor, std::vector<Argument> arguments) {
         Candidate candidate{};
         candidate.primitive = primitive;
         candidate.variant = variant.name;
+        fused.append(descriptor, fused_shape, arguments);
         candidate.run = {descriptor, std::move(arguments)};
         append_new(candidates, std::move(candidate), letters);
       };
@@ -145,8 +152,8 @@ std::vector<Candidate> planned_in_all_layouts(const Fields& fields, Pass pass, P
       if (is_forward(pass)) {
         for_each_implementation(
             typename Primitive::Forward::primitive_desc(
-                engine, forward_kind(pass), Primitive::algorithm, src, weights, dst, shapes.strides,
-                shapes.dilates, shapes.pad_begin, shapes.pad_end, attributes, true),
+                engine, forward_kind(pass), Primitive::algorithm, src, weights, bias, dst,
+                shapes.strides, shapes.dilates, shapes.pad_begin, shapes.pad_end, attributes, true),
             [&](const auto& d) { append(d, forward_arguments(d, plain)); });
       } else if (pass == Pass::backward_data) {
         for_each_implementation(

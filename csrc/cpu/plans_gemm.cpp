@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/batch.hpp"
+#include "cpu/fused.hpp"
 #include "cpu/plans.hpp"
 
 namespace pydlbench::cpu {
@@ -48,7 +49,7 @@ memory::desc stored(const memory::desc& plain, memory::data_type type,
 struct Search {
   const GemmProblem& problem;
   Pass pass;
-  memory::data_type type;
+  const FusedOps& fused;
   std::vector<Candidate>& candidates;
 
   bool wants(const WeightsLayout& layout) const {
@@ -57,7 +58,8 @@ struct Search {
 
   template <typename Descriptor>
   void append(const char* primitive, const char* variant, const Descriptor& descriptor,
-              std::vector<Argument> arguments, const std::vector<std::string>& letters) {
+              std::vector<Argument> arguments, const std::vector<std::string>& letters,
+              const FusedShape& shape) {
     const auto is_weights = [](const Argument& one) { return one.role == "weights"; };
     const auto& weights = *std::find_if(arguments.begin(), arguments.end(), is_weights);
     if (!in_wanted_order(weights)) return;
@@ -65,6 +67,7 @@ struct Search {
     candidate.primitive = primitive;
     candidate.variant = variant;
     candidate.implementation = std::string(primitive) + ":";
+    fused.append(descriptor, shape, arguments);
     candidate.run = {descriptor, std::move(arguments)};
     append_new(candidates, std::move(candidate), letters);
   }
@@ -84,31 +87,34 @@ struct Search {
 
 void inner_products(Search& search) {
   const auto& p = search.problem;
-  const auto type = search.type;
+  const auto types = search.fused.types();
   const auto f32 = memory::data_type::f32;
   // The weights of an inner product have dimensions (n, k): describe the caller's as transposed.
   const PlainTensors plain{matrices({}, p.m, p.k, f32, false), matrices({}, p.n, p.k, f32, true),
-                           matrices({}, p.m, p.n, f32, false)};
+                           matrices({}, p.m, p.n, search.fused.plain_type(), false)};
   const std::vector<std::string> letters{"mk", "nk", "mn"};
-  const auto attributes = user_scratchpad();
+  const FusedShape shape{plain.dst, 1, 1, {p.n}};
+  const auto attributes = search.fused.attributes(shape);
+  const auto bias = search.fused.bias(shape);
   auto& engine = cpu_engine();
   const char* name = "inner_product";
-  const auto src = matrices({}, p.m, p.k, type, false), dst = matrices({}, p.m, p.n, type, false);
+  const auto src = matrices({}, p.m, p.k, types.src, false),
+             dst = matrices({}, p.m, p.n, types.dst, false);
 
   for (const auto& layout : kWeights) {
     if (!search.wants(layout)) continue;
-    const auto weights = stored(plain.weights, type, layout);
+    const auto weights = stored(plain.weights, types.weights, layout);
     if (is_forward(search.pass)) {
       for_each_implementation(
           dnnl::inner_product_forward::primitive_desc(engine, forward_kind(search.pass), src,
-                                                      weights, dst, attributes, true),
+                                                      weights, bias, dst, attributes, true),
           [&](const auto& d) {
-            search.append(name, layout.variant, d, forward_arguments(d, plain), letters);
+            search.append(name, layout.variant, d, forward_arguments(d, plain), letters, shape);
           });
       continue;
     }
-    const auto any = [type](const memory::desc& desc) {
-      return memory::desc(desc.get_dims(), type, Tag::any);
+    const auto any = [&types](const memory::desc& desc) {
+      return memory::desc(desc.get_dims(), types.src, Tag::any);
     };
     const dnnl::inner_product_forward::primitive_desc hint(
         engine, dnnl::prop_kind::forward_training, any(plain.src), any(plain.weights),
@@ -119,14 +125,14 @@ void inner_products(Search& search) {
                                   engine, src, weights, dst, hint, attributes, true),
                               [&](const auto& d) {
                                 search.append(name, layout.variant, d,
-                                              backward_data_arguments(d, plain), letters);
+                                              backward_data_arguments(d, plain), letters, shape);
                               });
     } else {
       for_each_implementation(dnnl::inner_product_backward_weights::primitive_desc(
                                   engine, src, weights, dst, hint, attributes, true),
                               [&](const auto& d) {
                                 search.append(name, layout.variant, d,
-                                              backward_weights_arguments(d, plain), letters);
+                                              backward_weights_arguments(d, plain), letters, shape);
                               });
     }
   }
@@ -179,11 +185,12 @@ class Batches {
 void matmuls(Search& search) {
   const auto& p = search.problem;
   const Batches batches(p);
-  const auto attributes = user_scratchpad();
+  const auto& types = search.fused.types();
   const auto size = [&](char letter) { return letter == 'm' ? p.m : letter == 'k' ? p.k : p.n; };
   const auto plain = [&](const Matrix& matrix) {
+    const bool is_result = matrix.role == std::string("dst") && is_forward(search.pass);
     return matrices(batches.of(matrix.role), size(matrix.rows), size(matrix.columns),
-                    memory::data_type::f32, matrix.across);
+                    is_result ? search.fused.plain_type() : memory::data_type::f32, matrix.across);
   };
   const auto letters = [&](const Matrix& matrix) {
     return batches.letters() + matrix.rows + matrix.columns;
@@ -194,6 +201,13 @@ void matmuls(Search& search) {
       throw Unsupported(std::string("oneDNN matmul: the gradient of ") + result.role +
                         " is a sum over the batch that it is broadcast to");
     }
+    const auto rank = p.src_batch.size() + 2;
+    memory::dims bias_dims(rank, 1);
+    bias_dims.back() = p.n;
+    const int last = static_cast<int>(rank) - 1;
+    const FusedShape shape{plain(result), last, 1 << last, bias_dims};
+    const auto attributes = search.fused.attributes(shape);
+    const auto bias = search.fused.bias(shape);
     const bool of_weights = search.pass == Pass::backward_weights;
     for (const auto& layout : kWeights) {
       // Only weights may be packed; other right operands are gradients of activations.
@@ -202,26 +216,28 @@ void matmuls(Search& search) {
       // view exists without a copy.
       const WeightsLayout straight{"", false, false}, as_held{"", false, of_weights};
       for_each_implementation(
-          dnnl::matmul::primitive_desc(cpu_engine(), stored(plain(left), search.type, as_held),
-                                       stored(plain(right), search.type, layout),
-                                       stored(plain(result), search.type, straight), attributes,
+          dnnl::matmul::primitive_desc(cpu_engine(), stored(plain(left), types.src, as_held),
+                                       stored(plain(right), types.weights, layout), bias,
+                                       stored(plain(result), types.dst, straight), attributes,
                                        true),
           [&, &left = left, &right = right, &result = result](const auto& d) {
             search.append("matmul", layout.variant, d,
                           {{DNNL_ARG_SRC, left.role, d.src_desc(), plain(left), false},
                            {DNNL_ARG_WEIGHTS, right.role, d.weights_desc(), plain(right), false},
                            {DNNL_ARG_DST, result.role, d.dst_desc(), plain(result), true}},
-                          {letters(left), letters(right), letters(result)});
+                          {letters(left), letters(right), letters(result)}, shape);
           });
     }
   }
 }
 
-std::vector<Candidate> gemm_candidates(const Fields& fields, Pass pass, Precision precision,
+std::vector<Candidate> gemm_candidates(const Fields& given, Pass pass, Precision precision,
                                        bool /*thorough*/) {
+  auto fields = given;
+  const FusedOps fused(fields, precision);
   const auto problem = fold_batch(problem_of<GemmProblem>(fields));
   return planned("matrix product", [&](std::vector<Candidate>& candidates) {
-    Search search{problem, pass, data_type(precision), candidates};
+    Search search{problem, pass, fused, candidates};
     if (problem.src_batch.empty()) inner_products(search);
     matmuls(search);
   });

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "cpu/fused.hpp"
 #include "cpu/images.hpp"
 #include "cpu/plans.hpp"
 
@@ -33,12 +34,13 @@ bool has_windows_of_padding(const PoolProblem& p) {
   return false;
 }
 
-std::vector<Candidate> pool_candidates(const Fields& fields, Pass pass, Precision precision,
+std::vector<Candidate> pool_candidates(const Fields& given, Pass pass, Precision precision,
                                        bool /*thorough*/) {
+  auto fields = given;
+  const FusedOps fused(fields, precision);
   const auto p = problem_of<PoolProblem>(fields);
   const std::string primitive = std::string("pooling ") + name_of(pass);
   if (pass == Pass::backward_weights) throw Unsupported("pooling has no weights");
-  const auto type = data_type(precision);
   const auto src_dims = image_dims(p.batch, p.channels, p.in_size, p.sides);
   const auto dst_dims = image_dims(p.batch, p.channels, p.out_size, p.sides);
   const auto strides = side_sizes(p.stride, p.sides), kernel = side_sizes(p.kernel, p.sides);
@@ -50,12 +52,13 @@ std::vector<Candidate> pool_candidates(const Fields& fields, Pass pass, Precisio
   return planned(primitive, [&](std::vector<Candidate>& candidates) {
     const auto plain = image::channels_first.of(p.sides);
     const memory::desc plain_src(src_dims, memory::data_type::f32, plain);
-    const memory::desc plain_dst(dst_dims, memory::data_type::f32, plain);
-    const auto attributes = user_scratchpad();
+    const memory::desc plain_dst(dst_dims, fused.plain_type(), plain);
+    const FusedShape fused_shape{plain_dst, 1, 1, {p.channels}};
+    const auto attributes = fused.attributes(fused_shape);
     auto& engine = cpu_engine();
     for (const auto& [variant, tag] : kImageLayouts) {
-      const memory::desc src(src_dims, type, tag.of(p.sides));
-      const memory::desc dst(dst_dims, type, tag.of(p.sides));
+      const memory::desc src(src_dims, fused.types().src, tag.of(p.sides));
+      const memory::desc dst(dst_dims, fused.types().dst, tag.of(p.sides));
       const auto kind = is_forward(pass) ? forward_kind(pass) : dnnl::prop_kind::forward_training;
       const dnnl::pooling_forward::primitive_desc forward(engine, kind, algorithm(p.mode), src, dst,
                                                           strides, kernel, dilates, pad_begin,
@@ -71,6 +74,7 @@ std::vector<Candidate> pool_candidates(const Fields& fields, Pass pass, Precisio
           candidate.run = {d,
                            {{DNNL_ARG_SRC, "src", d.src_desc(), plain_src, false},
                             {DNNL_ARG_DST, "dst", d.dst_desc(), plain_dst, true}}};
+          fused.append(d, fused_shape, candidate.run.arguments);
           append(std::move(candidate));
         });
         continue;

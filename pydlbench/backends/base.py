@@ -5,10 +5,11 @@ from collections.abc import Collection
 from typing import Any, Protocol
 
 from pydlbench.errors import InsufficientMemoryError, UnsupportedError
+from pydlbench.ops.fused import NOTHING_FUSED
 from pydlbench.ops.op import Layer
 from pydlbench.records.measurement import Correctness, KernelSpec
 from pydlbench.timing.chunk import Chunk, ChunkRequest
-from pydlbench.words import CPU_PRECISIONS, GPU_PRECISIONS
+from pydlbench.words import CPU_LAYER_PRECISIONS, GPU_PRECISIONS, MIXED_TYPES
 
 #: Default limit of a convolution's workspace in frameworks, in bytes.
 DEFAULT_WORKSPACE = 1 << 33
@@ -148,6 +149,7 @@ class Backend(Protocol):
 INSTRUCTION_SETS = {
     "bf16": ("avx512_bf16", "amx_bf16"),
     "fp16": ("avx512_fp16", "amx_fp16"),
+    "int8": ("avx512_vnni", "avx_vnni", "amx_int8"),
 }
 
 
@@ -158,7 +160,7 @@ def check_precision(precision: str, on_gpu: bool) -> None:
         UnsupportedError: this kind of device does not have the precision.
     """
     here, other, supported = (
-        ("GPU", "CPU", GPU_PRECISIONS) if on_gpu else ("CPU", "GPU", CPU_PRECISIONS)
+        ("GPU", "CPU", GPU_PRECISIONS) if on_gpu else ("CPU", "GPU", CPU_LAYER_PRECISIONS)
     )
     if precision not in supported:
         raise UnsupportedError(
@@ -178,6 +180,25 @@ def check_case(spec: KernelSpec) -> None:
         raise UnsupportedError(f"--timing {spec.timing} is for GPUs; CPUs have one clock")
     if spec.pass_ not in spec.layer.passes:
         raise UnsupportedError(f"{spec.layer.kind} has no {spec.pass_} pass")
+    forward = (spec.pass_, spec.propagation) == ("forward", "inference")
+    fused = not spec.on_gpu and spec.fuse not in (NOTHING_FUSED, "bias")
+    if (spec.precision in MIXED_TYPES or fused) and not forward:
+        what = f"--fuse {spec.fuse}" if fused else spec.precision
+        raise UnsupportedError(f"{what} is for the forward pass of inference")
+    if fused and spec.layer.entry.kind not in ("conv", "deconv", "gemm"):
+        raise UnsupportedError(
+            f"--fuse {spec.fuse}: {spec.layer.kind} has no fused operations; nearest: "
+            "convolutions and products"
+        )
+    if spec.precision in MIXED_TYPES and spec.layer.entry.kind not in _MIXED_KINDS:
+        raise UnsupportedError(
+            f"{spec.precision}: {spec.layer.kind} has no such types; nearest: convolutions, "
+            "products and poolings"
+        )
+
+
+# Kinds of layers whose tensors may have different types, or integers.
+_MIXED_KINDS = ("conv", "deconv", "gemm", "pool")
 
 
 def check_all_is_read(layer: Layer) -> None:

@@ -149,9 +149,9 @@ class LayersOptions(Measuring, TableOutput):
     )
     fuse: tuple[str, ...] = option(
         "WHAT",
-        "what is fused with the layer: none (default), bias (and its gradient; on a CPU, too), "
-        "bias-relu or all",
-        group=GPU,
+        "what is fused with the layer: none (default), bias (and its gradient), bias-relu; on a "
+        "CPU oneDNN's post-ops, too: bias+relu+sum:0.5+add:per_oc, src_scale+weights_scale",
+        group=HOW,
         many=True,
         read=splits,
         default=FUSIONS[:1],

@@ -16,9 +16,17 @@ from pydlbench.cli.terminal import tell
 from pydlbench.cli.values import choices
 from pydlbench.errors import UsageError, nearest
 from pydlbench.grouping import group_by
+from pydlbench.ops.fused import canonical_fusion
 from pydlbench.ops.op import Layer
 from pydlbench.runner.tasks import KernelTask, Task, TaskRow
-from pydlbench.words import CPU_PRECISIONS, FUSIONS, GPU_PRECISIONS, LAYOUTS, PASSES
+from pydlbench.words import (
+    CPU_LAYER_PRECISIONS,
+    CPU_PRECISIONS,
+    FUSIONS,
+    GPU_PRECISIONS,
+    LAYOUTS,
+    PASSES,
+)
 
 if TYPE_CHECKING:
     from pydlbench.cli.recorded import Log
@@ -352,20 +360,22 @@ def _precisions(device: str, given: Sequence[str]) -> list[str]:
     if device == "cpu":
         gpu_only = set(GPU_PRECISIONS) - set(CPU_PRECISIONS)
         _refuse_gpu_values("--precision", given, gpu_only, [*CPU_PRECISIONS, "all"])
-    allowed = CPU_PRECISIONS if device == "cpu" else GPU_PRECISIONS
+    allowed: Sequence[str] = CPU_PRECISIONS if device == "cpu" else GPU_PRECISIONS
+    if device == "cpu" and list(given) != ["all"]:
+        allowed = CPU_LAYER_PRECISIONS
     return choices("--precision", ",".join(given), allowed, "all")
 
 
 def read_fusions(device: str, given: Sequence[str]) -> list[str]:
-    """Return the fusions; native ones, and those with a ReLU, are for GPUs only.
+    """Return the fusions in the form in which they are stored.
 
     Raises:
         UsageError: a fusion is unknown, or not for this device.
     """
-    known = [name for name in FUSIONS if device != "cpu" or name != "bias-relu"]
-    if device == "cpu":
-        _refuse_gpu_values("--fuse", given, {"bias-relu"}, known)
-    return choices("--fuse", ",".join(given), known, "all")
+    if "all" in given:
+        return choices("--fuse", ",".join(given), FUSIONS, "all")
+    fusions = [canonical_fusion(text) for text in given]
+    return fusions if device == "cpu" else choices("--fuse", ",".join(fusions), FUSIONS, "all")
 
 
 def _refuse_gpu_values(

@@ -12,7 +12,7 @@ from pydlbench.ops.products import ATTENTION, GEMM
 from pydlbench.ops.recurrent import RECURRENT_OPS
 from pydlbench.ops.tensors import TENSOR_OPS
 from pydlbench.ops.windows import CONV, DECONV, POOL, RESIZES
-from pydlbench.words import FP8_PRECISIONS
+from pydlbench.words import FP8_PRECISIONS, MIXED_TYPES
 
 #: All ops by key: the name, with the kind and a colon before it as in descriptors.
 OPS: Final[Mapping[str, Op]] = MappingProxyType(
@@ -40,11 +40,33 @@ KINDS: Final = _kinds(memory_bound=False)
 #: Kinds of layers that memory rather than arithmetic limits.
 MEMORY_BOUND: Final = frozenset(_kinds(memory_bound=True))
 
-#: Bytes of one stored element, by precision.
+_TYPE_BYTES: Final = {"f32": 4, "s32": 4, "bf16": 2, "f16": 2, "s8": 1, "u8": 1}
+#: Bytes of one stored element, by precision; of the largest, if types are mixed.
 ITEM_BYTES: Final[Mapping[str, int]] = MappingProxyType(
     {"fp32": 4, "tf32": 4, "fp16": 2, "fp16-tc": 2, "bf16": 2, "bf16-tc": 2}
     | dict.fromkeys(FP8_PRECISIONS, 1)
+    | {name: max(_TYPE_BYTES[kind] for kind in kinds) for name, kinds in MIXED_TYPES.items()}
 )
+
+
+def tensor_types(layer: Layer, precision: str) -> dict[str, str]:
+    """Return oneDNN's types of a layer's tensors by role; empty if all have that of the precision.
+
+    Without weights, a result of integers has the type of the source.
+    """
+    if precision not in MIXED_TYPES:
+        return {}
+    source, weights, result = MIXED_TYPES[precision]
+    if layer.entry.kind == "pool":
+        return {"src": source, "dst": source if result == "s32" else result}
+    return {"src": source, "weights": weights, "dst": result}
+
+
+def item_bytes(layer: Layer, precision: str) -> dict[str, int]:
+    """Return the bytes of an element of each tensor by role."""
+    types = tensor_types(layer, precision)
+    sizes = dict.fromkeys(layer.shapes(), ITEM_BYTES[precision])
+    return sizes | {role: _TYPE_BYTES[kind] for role, kind in types.items()}
 
 
 def without_sides(kind: str) -> str:

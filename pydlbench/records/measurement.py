@@ -9,6 +9,8 @@ from typing import Annotated, Any, ClassVar, Final, Self
 
 import msgspec
 
+from pydlbench.errors import UsageError
+from pydlbench.ops.fused import canonical_fusion
 from pydlbench.ops.op import Layer
 from pydlbench.ops.table import KINDS, read_layer
 from pydlbench.records.record import Record, one_of, shown
@@ -17,7 +19,6 @@ from pydlbench.units import cut, format_bytes, format_seconds, number, percent, 
 from pydlbench.words import (
     CACHES,
     FRAMEWORK_MODES,
-    FUSIONS,
     LAYOUTS,
     PASSES,
     PHASES,
@@ -53,9 +54,9 @@ class KernelSpec(Record, frozen=True, kw_only=True):
         timing: ``events`` (each sample behind a closed gate, between two CUDA events),
             ``cuda-graph`` (many launches in a graph) or ``auto``: a graph where caches are hot,
             events after a cache flush where they are not. CPUs have ``auto`` only.
-        fuse: ``bias-relu`` adds a bias and clips at zero in the same kernel (forward only);
-            ``bias`` adds a bias as frameworks do in one operator, and backward-weights computes its
-            gradient, too.
+        fuse: operations in the same kernel, see :mod:`pydlbench.ops.fused`: ``bias-relu`` adds a
+            bias and clips at zero (forward only); ``bias`` adds a bias as frameworks do in one
+            operator, and backward-weights computes its gradient, too.
         mode: mode of a framework (``eager``, ``compiled``, ``graph``, ``xla``); None for native.
 
     Raises:
@@ -82,10 +83,11 @@ class KernelSpec(Record, frozen=True, kw_only=True):
             ("--cache", self.cache, CACHES),
             ("--layout", self.layout, LAYOUTS),
             ("--timing", self.timing, TIMINGS),
-            ("--fuse", self.fuse, FUSIONS),
         ):
             check_word(option, value, choices)
         check_device(self.device)
+        if (known := canonical_fusion(self.fuse)) != self.fuse:
+            raise UsageError(f"--fuse {self.fuse}: nearest: {known}")
 
     @property
     def on_gpu(self) -> bool:
@@ -474,7 +476,7 @@ class Measurement(
         stop_rule: ``rounds``, or ``interrupted`` if it has fewer rounds than requested.
         inner: Executions per sample.
         cycles: Core cycles per execution: the median in seconds times ``clock_hz``.
-        fuse: Operations fused into the kernel: ``none`` or ``bias-relu``.
+        fuse: Operations fused into the kernel: ``none``, ``bias-relu``, ``sum-add:per_oc``.
         tensor_cores: Whether it uses a GPU's tensor cores; ``None`` if the library does not tell.
         notes: The library's numerical and behaviour notes on the algorithm.
         launch_s: Seconds per execution by three clocks: ``event`` (between CUDA events), ``graph``

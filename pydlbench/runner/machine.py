@@ -23,6 +23,7 @@ from pydlbench.errors import PydlbenchError, WorkerError
 from pydlbench.records.measurement import NEAR_ROOF, KernelSpec, Measurement
 from pydlbench.runner.rows import cached_bytes, with_limits
 from pydlbench.study.table import Interference
+from pydlbench.words import arithmetic
 from pydlbench.workers.environment import allocator_environment
 from pydlbench.workers.host import DEFAULT_TIMEOUT, Worker, early_count, start_together, take_early
 
@@ -288,7 +289,7 @@ class Devices:
             precisions = dict.fromkeys((spec.precision, *self._advisable(spec)))
             levels: tuple[str, ...] = ("memory", "l2")
         else:
-            precisions = dict.fromkeys((spec.precision,))
+            precisions = dict.fromkeys((arithmetic(spec.precision),))
             private = private_level_bytes(self._facts, self._cpus) or 0
             # The inner caches matter only to kernels whose operands nearly fit into them.
             near = cached_bytes(spec) <= 2 * private
@@ -323,13 +324,14 @@ class Devices:
         if known >= set(levels):
             return False
         kept = [row for row in self.kept().read() if row.pattern in ROOF_PATTERNS]
-        self._probed(spec, (spec.precision,), ())
+        self._probed(spec, (arithmetic(spec.precision),), ())
         record = self._cpu
         sizes = cpu_record.probed_sizes(record)
         kept = [row for row in kept if row.working_set_bytes == sizes[row.level]]
         wanted = [level for level in levels if sizes[level] is not None]
         whole = {row.level for row in kept} >= set(wanted)
-        compute_s = row.flops_executed / record.limits(spec.precision, row.clock_hz).measured
+        limits = record.limits(arithmetic(spec.precision), row.clock_hz)
+        compute_s = row.flops_executed / limits.measured
         memory = [row.bytes_per_s for row in kept if row.level == "memory"]
         rate = max(memory) if whole and memory else _MIN_MEMORY_RATE
         if compute_s > _FAR_FROM_MEMORY * row.bytes / rate:

@@ -9,7 +9,8 @@ from pydlbench.backends.base import KernelFacts
 from pydlbench.devices.cpu.record import DeviceRecord
 from pydlbench.devices.gpu.record import GpuRecord
 from pydlbench.devices.roofline import memory_time, roof, with_launch
-from pydlbench.ops.table import ITEM_BYTES
+from pydlbench.ops.fused import fused_bytes, fused_flops
+from pydlbench.ops.table import ITEM_BYTES, item_bytes
 from pydlbench.records.measurement import (
     KernelSpec,
     Measurement,
@@ -22,6 +23,7 @@ from pydlbench.records.record import plain
 from pydlbench.study.estimate import Estimate, estimate
 from pydlbench.study.table import Series
 from pydlbench.timing.statistics import median
+from pydlbench.words import arithmetic
 
 # The change from the first to the last rounds that is a warning; 1 to 2 % on an undisturbed
 # machine.
@@ -129,7 +131,10 @@ def _base(spec: KernelSpec, threads: int | None) -> dict[str, Any]:
     known = spec.pass_ in layer.passes
     flops = layer.flops(spec.pass_) if known else 0
     executed = layer.flops_executed(spec.pass_) if known else 0
-    moved = layer.bytes(spec.pass_, ITEM_BYTES[spec.precision]) if known else 0
+    moved = _moved(spec) if known else 0
+    if spec.pass_ == "forward":
+        fused = fused_flops(layer, spec.fuse)
+        flops, executed = flops + fused, executed + fused
     return {
         "layer": layer.name or layer.problem,
         "kind": layer.kind,
@@ -150,6 +155,15 @@ def _base(spec: KernelSpec, threads: int | None) -> dict[str, Any]:
         "bytes": moved,
         "arithmetic_intensity": executed / moved if moved else None,
     }
+
+
+def _moved(spec: KernelSpec) -> int:
+    """Return the least bytes of a spec, with those that fused operations read."""
+    sizes = item_bytes(spec.layer, spec.precision)
+    moved = spec.layer.bytes(spec.pass_, sizes)
+    if spec.pass_ == "forward" and "dst" in sizes:
+        moved += fused_bytes(spec.layer, spec.fuse, sizes["dst"])
+    return moved
 
 
 def summary_of(samples: Series) -> TimeSummary:
@@ -229,14 +243,14 @@ def cached_bytes(spec: KernelSpec, timing: str | None = None) -> int:
         spec: what is timed.
         timing: how it is timed; None for rotating operands.
     """
-    item = ITEM_BYTES[spec.precision]
-    moved = spec.layer.bytes(spec.pass_, item)
+    sizes, moved = item_bytes(spec.layer, spec.precision), _moved(spec)
     if spec.cache == "hot":
         return moved
     if spec.cache == "all-cold":
         return _written_bytes(spec) if timing == "events" else 0
     written = spec.layer.writes(spec.pass_, spec.propagation) if timing == "events" else ()
-    weights = 0 if "weights" in written else spec.layer.weight_elements * item
+    held = sizes.get("weights", ITEM_BYTES[spec.precision])
+    weights = 0 if "weights" in written else spec.layer.weight_elements * held
     return max(0, moved - weights)
 
 
@@ -280,7 +294,7 @@ def with_limits(
         launch = device.launch_in(row.timing, alone=spec.cache != "hot")
         counted = device.levels_for(levels, warm, row.bytes - warm, _written_bytes(spec))
     else:
-        limits = device.limits(spec.precision, row.clock_hz)
+        limits = device.limits(arithmetic(spec.precision), row.clock_hz)
         launch = device.launch_s or 0.0
         counted = device.levels(levels)
     move = memory_time(row.bytes - warm, warm, counted)

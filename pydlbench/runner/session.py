@@ -20,6 +20,7 @@ from pydlbench.devices.cpu.record import DeviceRecord
 from pydlbench.devices.gpu.record import GpuRecord
 from pydlbench.errors import BackendMissingError, UsageError
 from pydlbench.models.catalog import find_layers
+from pydlbench.ops.fused import canonical_fusion
 from pydlbench.ops.op import Layer
 from pydlbench.records.measurement import DevicePeaks, KernelSpec, Measurement
 from pydlbench.records.run import RunRecord, command_line
@@ -31,7 +32,7 @@ from pydlbench.runner.problem import RowProblem, by_problem, is_quick
 from pydlbench.study.loop import random_order
 from pydlbench.study.table import Interference
 from pydlbench.timing.policy import LAYER_BUDGET_S
-from pydlbench.words import CPU_PRECISIONS, GPU_PRECISIONS, check_device, check_word
+from pydlbench.words import CPU_PEAKS, GPU_PRECISIONS, check_device, check_word
 from pydlbench.workers.host import RemoteKernel, Worker
 
 
@@ -370,8 +371,8 @@ def measure(
     Args:
         layer: the problem, ``pydlbench.build_layer("conv", ...)``, or its name or descriptor, as
             ``--shape`` takes it: ``conv3``.
-        precision: storage and arithmetic: ``fp32``, ``bf16``, ``fp16`` on a CPU; ``fp32``,
-            ``tf32``, ``fp16``, ``fp16-tc``, ``bf16-tc``, ``fp8-tc`` on a GPU.
+        precision: storage and arithmetic: ``fp32``, ``bf16``, ``fp16``, ``int8``, ``u8s8f32``... on
+            a CPU; ``fp32``, ``tf32``, ``fp16``, ``fp16-tc``, ``bf16-tc``, ``fp8-tc`` on a GPU.
         pass_: ``forward``, ``backward-data`` or ``backward-weights``.
         propagation: ``inference`` or ``training``, for the forward pass.
         cache: ``hot``, ``weights-cold`` or ``all-cold``.
@@ -379,7 +380,7 @@ def measure(
         backend: name of the backend.
         device: ``cpu`` or ``cuda:N``; None is the GPU if there is one, as on the command line.
         timing: ``events`` or ``cuda-graph`` on a GPU; ``auto`` chooses by cache state.
-        fuse: ``bias-relu`` computes conv + bias + ReLU in one kernel on a GPU.
+        fuse: operations in the same kernel, as ``--fuse``: ``bias+relu``, ``sum+add:per_oc``.
         options: settings of the session; None for those of the command line: four repetitions in a
             second of sampling.
 
@@ -405,7 +406,7 @@ def measure(
         backend=backend,
         device=device or default_device()[0],
         timing=timing,
-        fuse=fuse,
+        fuse=canonical_fusion(fuse),
     )
     usual = RunnerOptions(budget_s=LAYER_BUDGET_S, repetitions=None)
     with Session(options or usual) as session:
@@ -419,7 +420,7 @@ def peaks(
 
     Args:
         device: ``cpu`` or ``cuda:N``.
-        precision: ``fp32``, ``bf16`` or ``fp16`` on a CPU; also others on a GPU.
+        precision: ``fp32``, ``bf16``, ``fp16`` or ``int8`` on a CPU; others on a GPU.
         threads: threads of a CPU's probe, one pinned per core; None for one per physical core.
 
     Returns:
@@ -432,7 +433,7 @@ def peaks(
         UnsupportedError: the device cannot compute in this precision; says why.
     """
     check_device(device)
-    check_word("precision", precision, CPU_PRECISIONS if device == "cpu" else GPU_PRECISIONS)
+    check_word("precision", precision, CPU_PEAKS if device == "cpu" else GPU_PRECISIONS)
     with Session(RunnerOptions(threads=threads)) as session:
         probed: DeviceRecord | GpuRecord
         if device == "cpu":
@@ -478,6 +479,6 @@ def probe_device(
         if device != "cpu":
             return session.devices.gpu(device, GPU_PRECISIONS if precisions is None else precisions)
         try:
-            return session.devices.cpu(CPU_PRECISIONS if precisions is None else precisions)
+            return session.devices.cpu(CPU_PEAKS if precisions is None else precisions)
         except BackendMissingError as error:
             return session.devices.unprobed(str(error))

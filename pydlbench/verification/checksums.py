@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from pydlbench.ops.axis import Axis
 from pydlbench.ops.op import Layer
 from pydlbench.ops.windows import positions_read, side_sizes
+from pydlbench.words import MIXED_TYPES
 
 # -----------------------------------------------------------------------------
 # Multiplication of small matrices into the axes of a large tensor, in one pass and in float64.
@@ -400,6 +401,11 @@ class KernelRun:
     results: Mapping[str, NDArray[Any]]
     rng: np.random.Generator
 
+    @property
+    def whole(self) -> bool:
+        """Whether its main result is the exact sum of products of integers."""
+        return MIXED_TYPES.get(self.precision, ("",))[-1] == "s32"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElementComparison:
@@ -418,10 +424,17 @@ class ElementComparison:
     worst: Deviation
 
 
-def checksum_weights(rng: np.random.Generator, count: int) -> NDArray[np.float64]:
-    """Draw weights of random sign with magnitudes from 0.5 to 1.5."""
+def checksum_weights(
+    rng: np.random.Generator, count: int, *, whole: bool = False
+) -> NDArray[np.float64]:
+    """Draw weights of random sign with magnitudes from 0.5 to 1.5, or of 1 or 2 if ``whole``.
+
+    Whole weights of whole numbers have exact sums in float64.
+    """
     signs = 2.0 * rng.integers(0, 2, count) - 1.0
-    return signs * rng.uniform(0.5, 1.5, count)
+    sizes = rng.integers(1, 3, count) if whole else rng.uniform(0.5, 1.5, count)
+    weights: NDArray[np.float64] = signs * sizes
+    return weights
 
 
 def worst_of(

@@ -2,17 +2,19 @@
 
 import math
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pydlbench.errors import UnsupportedError, UsageError, unknown_word
+from pydlbench.ops.fused import NOTHING_FUSED, channel_axis, fused_ops, fused_shapes, operand_roles
 from pydlbench.ops.op import INTEGERS, Layer
+from pydlbench.ops.table import tensor_types
 from pydlbench.verification.threads import in_threads
-from pydlbench.words import FP8_PRECISIONS
+from pydlbench.words import FP8_PRECISIONS, MIXED_TYPES
 
 
 def check_shape(layer: Layer, role: str, tensor: NDArray[Any]) -> NDArray[Any]:
@@ -80,12 +82,15 @@ _SIGNIFICAND = {
     "bf16": 8,
     "bf16-tc": 8,
     **dict.fromkeys(FP8_PRECISIONS, 4),
+    # Results are float32 or integers, which are exact.
+    **dict.fromkeys(MIXED_TYPES, 24),
 }
 
 #: Largest relative error of one rounding to nearest, by name of the format.
 UNIT_ROUNDOFF = {
     "float64": 2.0**-53,
     "float32": 2.0**-24,
+    "int32": 2.0**-24,  # exact sums, which are scaled in float32
     "float16": 2.0**-11,
     "bfloat16": 2.0**-8,
     "float8_e4m3": 2.0**-4,
@@ -277,9 +282,65 @@ def make_bias(layer: Layer, precision: str, seed: int, stream: int) -> NDArray[n
         seed: seed of the random numbers.
         stream: number of their stream.
     """
-    count = layer.out_channels if layer.op == "conv" else layer.n
+    count = layer.shapes()["dst"][channel_axis(layer)]
     rng = np.random.Generator(np.random.SFC64(np.random.SeedSequence([seed, stream])))
     return round_to(precision, rng.uniform(-1, 1, count))
+
+
+#: Ranges of integers by oneDNN's names of types.
+INTEGER_RANGES: Final = {"s8": (-128, 127), "u8": (0, 255), "s32": (-(2**31), 2**31 - 1)}
+#: Scales of sources and weights, so that products are of the size of one.
+_SOURCE_SCALE: Final = 2.0**-6
+_WEIGHTS_SCALE: Final = 2.0**-7
+
+
+def fused_inputs(
+    layer: Layer, precision: str, seed: int, fuse: str
+) -> dict[str, NDArray[np.float32]]:
+    """Make the operands of fused operations by role; ``dst`` is the old result of a sum.
+
+    Scales are powers of two near the size of the values, so that few results of 8 bits leave the
+    type's range; those of output channels are between half and three halves of that.
+
+    Args:
+        layer: a convolution or a product, whose forward pass is computed.
+        precision: precision of the layer.
+        seed: seed of the random numbers.
+        fuse: the operations.
+    """
+    if fuse == NOTHING_FUSED:
+        return {}
+    types, names = tensor_types(layer, precision), {op.name for op in fused_ops(fuse)}
+    weights = layer.shapes()["weights"]
+    terms = layer.k if layer.op == "gemm" else math.prod(weights[1:])
+    size = _term_size(types, names) * math.sqrt(terms)
+    inputs = {}
+    for role, shape in fused_shapes(layer, fuse).items():
+        stream = np.random.SFC64(np.random.SeedSequence([seed, _number(role)]))
+        values: NDArray[Any] = np.random.Generator(stream).uniform(-1, 1, shape)
+        if role == "src_scale":
+            values = np.full(shape, _SOURCE_SCALE)
+        elif role == "weights_scale":
+            values = _WEIGHTS_SCALE * (np.abs(values) + 0.5)
+        elif role == "dst_scale":
+            values = np.full(shape, 2.0 ** round(math.log2(size / 32)))
+        elif role.endswith("zero_point"):
+            values = np.full(shape, 128.0 if types.get(role[:3]) == "u8" else 3.0)
+        else:
+            values = round_to("bf16", values * size + np.copysign(size / 8, values))
+        inputs[role] = values.astype(np.float32)
+    if "dst" in operand_roles(fuse):
+        inputs["dst"] = _values(layer, "forward", "dst", precision, seed)
+    return inputs
+
+
+def _term_size(types: Mapping[str, str], scaled: Collection[str]) -> float:
+    """Return the typical size of one term of a sum, times the scales."""
+    if types.get("src") not in INTEGER_RANGES:
+        return 1 / 3
+    size = 2.0**12
+    size *= _SOURCE_SCALE if "src_scale" in scaled else 1.0
+    return size * (_WEIGHTS_SCALE if "weights_scale" in scaled else 1.0)
 
 
 #: Number of scores of an attention that are computed at a time.
@@ -325,6 +386,8 @@ def _attention_result(layer: Layer, inputs: Mapping[str, NDArray[Any]]) -> NDArr
 
 
 _ROLES = ("src", "weights", "dst")
+# Precisions of oneDNN's types.
+_FLOATS: Final = {"f32": "fp32", "bf16": "bf16", "f16": "fp16"}
 
 
 def _number(role: str) -> int:
@@ -346,8 +409,12 @@ def _values(layer: Layer, pass_: str, role: str, precision: str, seed: int) -> N
         powers = np.exp(array, dtype=np.float64)
         shares = powers / powers.sum(axis=axis[layer.op, role], keepdims=True)
         return round_to(precision, np.log(shares) if layer.op == "log-softmax" else shares)
-    stored = "fp32" if layer.in_float32(role) else precision
+    kind = tensor_types(layer, precision).get(role)
+    stored = "fp32" if layer.in_float32(role) else _FLOATS.get(kind or "", precision)
     fill_uniform(array.reshape(-1), stream, stored)
+    if kind in INTEGER_RANGES:
+        np.floor(array * np.float32(128) + np.float32(128 if kind == "u8" else 0), out=array)
+        return array
     if role == "src" and layer.entry.spread:
         return _avoid_kinks(array)
     if role == "src" and layer.op == "pool" and pass_ == "backward-data":

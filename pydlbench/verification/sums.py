@@ -21,8 +21,8 @@ import functools
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, replace
+from typing import Any, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -105,6 +105,10 @@ class _Tensor:
         result: NDArray[Any] = ordered.reshape(*shape, *sides)
         return result
 
+    def like(self, array: NDArray[Any]) -> Self:
+        """Return another tensor with the same axes."""
+        return replace(self, array=array)
+
     def name(self, role: str, at: dict[str, int | None], sides: Sequence[Any]) -> str:
         """Name an element, with ``:`` along axes whose letter has the index None."""
         sizes: dict[str, list[int]] = {}
@@ -129,7 +133,7 @@ def _unravel(index: int | None, sizes: list[int]) -> list[int | None]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Sum:
+class WeightedSum:
     """The tensors of a weighted sum.
 
     Attributes:
@@ -152,6 +156,18 @@ class _Sum:
         return all(axis.outputs <= axis.source.shape[1] for axis in self.axes)
 
     @property
+    def terms(self) -> int:
+        """Length of the longest sum."""
+        source = self.source.view("ngc")
+        return int(source.shape[2] * math.prod(axis.terms for axis in self.axes))
+
+    def name(
+        self, role: str, image: int | None, channel: Sequence[int], place: Sequence[Any]
+    ) -> str:
+        """Name an element of the output, or all of an image's or of the images' channel."""
+        return self.output.name(role, {"n": image, "g": channel[0], "o": channel[1]}, place)
+
+    @property
     def elements(self) -> int:
         """Number of simultaneous sums over the source, per channel and image."""
         taps = math.prod(axis.source.shape[1] for axis in self.axes)
@@ -159,7 +175,7 @@ class _Sum:
         return int(max(taps, read) if self.has_few_positions else taps)
 
 
-def _convolution(layer: Layer, pass_: str, tensors: dict[str, NDArray[Any]]) -> _Sum:
+def _convolution(layer: Layer, pass_: str, tensors: dict[str, NDArray[Any]]) -> WeightedSum:
     roles: tuple[str, ...] = _ROLES[pass_]
     if layer.op == "deconv":  # a pass of the convolution with source and result exchanged
         layer, pass_ = layer.convolution, PASS_OF_CONVOLUTION[pass_]
@@ -172,10 +188,10 @@ def _convolution(layer: Layer, pass_: str, tensors: dict[str, NDArray[Any]]) -> 
     axes = window_axes(layer, "backward-data" if pass_ == "backward-data" else "forward")
     if pass_ == "backward-weights":
         axes = tuple(axis.transpose() for axis in axes)
-    return _Sum(source=source, weights=weights, output=output, axes=axes)
+    return WeightedSum(source=source, weights=weights, output=output, axes=axes)
 
 
-def _product(_: Layer, pass_: str, tensors: dict[str, NDArray[Any]]) -> _Sum:
+def _product(_: Layer, pass_: str, tensors: dict[str, NDArray[Any]]) -> WeightedSum:
     """Describe a matrix product; batch axes are broadcast."""
     arrays = [tensors[role] for role in _ROLES[pass_]]
     batch = []
@@ -188,10 +204,10 @@ def _product(_: Layer, pass_: str, tensors: dict[str, NDArray[Any]]) -> _Sum:
         _Tensor(array=array, letters=(*batch, *letters))
         for array, letters in zip(arrays, _PRODUCT[pass_], strict=True)
     )
-    return _Sum(source=source, weights=weights, output=output)
+    return WeightedSum(source=source, weights=weights, output=output)
 
 
-def _mean(layer: Layer, pass_: str, tensors: dict[str, NDArray[Any]]) -> _Sum:
+def _mean(layer: Layer, pass_: str, tensors: dict[str, NDArray[Any]]) -> WeightedSum:
     """Describe a sum that does not mix channels: average pooling or a resizing."""
     roles = ("src", "dst") if pass_ == "forward" else ("dst", "src")
     source, output = (_Tensor(array=tensors[role], letters=("n", "g")) for role in roles)
@@ -203,7 +219,9 @@ def _mean(layer: Layer, pass_: str, tensors: dict[str, NDArray[Any]]) -> _Sum:
     taps = [axis.source.shape[1] for axis in axes]
     ones = np.broadcast_to(np.float32(1), (layer.channels, *taps))
     weights = _Tensor(array=ones, letters=("g",))
-    return _Sum(source=source, weights=weights, output=output, axes=axes, uncertain=uncertain)
+    return WeightedSum(
+        source=source, weights=weights, output=output, axes=axes, uncertain=uncertain
+    )
 
 
 _SUMS: Final = {"conv": _convolution, "deconv": _convolution, "gemm": _product}
@@ -221,18 +239,22 @@ _WEIGHT_BLOCK: Final = 1 << 18
 _SOURCE_BLOCK: Final = 1 << 22
 
 
+def describe_sum(layer: Layer, pass_: str, tensors: dict[str, NDArray[Any]]) -> WeightedSum:
+    """Return a pass as a weighted sum of its tensors, by role, with the result among them."""
+    return _SUMS.get(layer.entry.kind, _mean)(layer, pass_, tensors)
+
+
 def check_sums(layer: Layer, run: KernelRun) -> dict[str, ElementComparison]:
     """Compare all elements by checksums, and some of them exactly."""
     ((role, array),) = run.results.items()
-    make = _SUMS.get(layer.entry.kind, _mean)
-    weighted = make(layer, run.pass_, {**run.inputs, role: array})
+    weighted = describe_sum(layer, run.pass_, {**run.inputs, role: array})
     least, rng, axes = smallest_normal(run.precision), run.rng, weighted.axes
     source, weights = weighted.source.view("ngc"), weighted.weights.view("goc")
     output = weighted.output.view("ngo")
     images, groups, outs, *sizes = output.shape
-    fold = _fold(rng, weighted, images)
+    fold = _fold(rng, weighted, images, whole=run.whole)
     buckets = images if fold is None else len(fold)
-    by_side = [checksum_weights(rng, axis.outputs) for axis in axes]
+    by_side = [checksum_weights(rng, axis.outputs, whole=run.whole) for axis in axes]
     per_pixel = source.shape[2] * math.prod(weights.shape[3:]) * groups
     count = max(1, min(_POINT_MACS // weights.size, _PATCH_ELEMENTS // per_pixel))
     pixels = choose_pixels(rng, images, sizes, count)
@@ -244,7 +266,7 @@ def check_sums(layer: Layer, run: KernelRun) -> dict[str, ElementComparison]:
         summed = _source_sums(weighted, source[:, :, block], by_side, fold)
         patches = pixels.patches(source[:, :, block], axes, weighted.uncertain)
         rows, squared = (np.concatenate(pair) for pair in zip(summed, patches, strict=True))
-        _add_products(rows, squared, weights[:, :, block], expected, variance)
+        add_products(rows, squared, weights[:, :, block], expected, variance)
 
     factors = {3 + side: vector[:, None] for side, vector in enumerate(by_side)}
     if fold is not None:
@@ -254,9 +276,7 @@ def check_sums(layer: Layer, run: KernelRun) -> dict[str, ElementComparison]:
     folded = 1.0 if fold is None else np.square(fold).sum(axis=1).reshape(-1, 1, 1)
     energy += least**2 * math.prod(float(np.sum(vector**2)) for vector in by_side) * folded
 
-    def name(image: int | None, channel: Sequence[int], place: Sequence[Any]) -> str:
-        return weighted.output.name(role, {"n": image, "g": channel[0], "o": channel[1]}, place)
-
+    name = functools.partial(weighted.name, role)
     checksum = worst_of(
         got.reshape(buckets, groups, outs),
         expected[:buckets],
@@ -271,7 +291,7 @@ def check_sums(layer: Layer, run: KernelRun) -> dict[str, ElementComparison]:
     )
     return {
         role: ElementComparison(
-            terms=source.shape[2] * math.prod(axis.terms for axis in axes),
+            terms=0 if run.whole else weighted.terms,
             points=len(pixels.image) * groups * outs,
             checksums=got.size,
             worst=worse(point, checksum),
@@ -279,7 +299,9 @@ def check_sums(layer: Layer, run: KernelRun) -> dict[str, ElementComparison]:
     }
 
 
-def _fold(rng: np.random.Generator, weighted: _Sum, images: int) -> F64 | None:
+def _fold(
+    rng: np.random.Generator, weighted: WeightedSum, images: int, *, whole: bool
+) -> F64 | None:
     """Return the (buckets, images) matrix that sums images with random weights.
 
     None if a checksum per image is cheap.
@@ -294,12 +316,14 @@ def _fold(rng: np.random.Generator, weighted: _Sum, images: int) -> F64 | None:
         once += source // math.prod(axis.source_size for axis in weighted.axes)
     buckets = max(1, min(images, _CHECKSUM_MACS // once))
     matrix = np.zeros((buckets, images))
-    matrix[np.arange(images) % buckets, np.arange(images)] = checksum_weights(rng, images)
+    matrix[np.arange(images) % buckets, np.arange(images)] = checksum_weights(
+        rng, images, whole=whole
+    )
     return matrix
 
 
 def _source_sums(
-    weighted: _Sum, source: NDArray[Any], by_side: Sequence[F64], fold: F64 | None
+    weighted: WeightedSum, source: NDArray[Any], by_side: Sequence[F64], fold: F64 | None
 ) -> tuple[F64, F64]:
     """Return S and its variance by rounding: (buckets, groups, channels, taps...)."""
     axes = weighted.axes
@@ -328,7 +352,7 @@ def _source_sums(
     return sums, mean_square * (exact + weighted.uncertain**2 * rough)
 
 
-def _add_products(
+def add_products(
     rows: F64, squared: F64, weights: NDArray[Any], expected: F64, variance: F64
 ) -> None:
     """Add the products of rows with the weights, and of squared rows with the squared weights.

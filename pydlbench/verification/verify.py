@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pydlbench.errors import UsageError, unknown_word
+from pydlbench.ops.fused import NOTHING_FUSED
 from pydlbench.ops.op import Layer
 from pydlbench.records.measurement import Correctness
 from pydlbench.verification.checksums import Deviation, ElementComparison, KernelRun, pieces
@@ -20,6 +21,7 @@ from pydlbench.verification.elements import (
     check_maxima,
     check_reduction,
 )
+from pydlbench.verification.fused import check_fused, rounds_to_integers
 from pydlbench.verification.inputs import UNIT_ROUNDOFF, check_shape, significand_bits
 from pydlbench.verification.sums import check_sums
 from pydlbench.verification.threads import quiet
@@ -121,8 +123,12 @@ _CHECKS: Final[Mapping[str, _Check]] = {
 }
 
 
-def compare(layer: Layer, run: KernelRun) -> dict[str, ElementComparison]:
+def compare(
+    layer: Layer, run: KernelRun, fuse: str = NOTHING_FUSED
+) -> dict[str, ElementComparison]:
     """Compare the results of a pass with the reference, by role."""
+    if fuse != NOTHING_FUSED or rounds_to_integers(layer, run.precision):
+        return check_fused(layer, run, fuse)
     check = _CHECKS[layer.entry.kind]
     if layer.entry.kind == "pool" and layer.mode == "max":
         check = check_maxima
@@ -165,6 +171,7 @@ def verify(
     algorithm: str | None = None,
     extra: Mapping[str, NDArray[Any]] | None = None,
     propagation: str = "inference",
+    fuse: str = NOTHING_FUSED,
 ) -> Verdict:
     """Compare a kernel's result with the float64 reference.
 
@@ -183,6 +190,7 @@ def verify(
         algorithm: The library's name for the kernel; Winograd and FFT get a larger tolerance.
         extra: Further results by role; missing ones are not compared.
         propagation: ``inference`` or ``training``; matters for a forward pass.
+        fuse: Operations that the kernel fuses, whose operands are among the inputs.
 
     Raises:
         UsageError: The layer has no such pass, an input is missing, or a shape is not the layer's.
@@ -195,7 +203,11 @@ def verify(
         raise UsageError(f"extra {unknown[0]}: not a result; there is: {', '.join(written)}")
     results = {name: check_shape(layer, name, array) for name, array in (extra or {}).items()}
     results |= {role: check_shape(layer, role, output)}
-    plain = {name: check_shape(layer, name, array) for name, array in inputs.items()}
+    shapes = layer.shapes()
+    plain = {
+        name: check_shape(layer, name, array) if name in shapes else array
+        for name, array in inputs.items()
+    }
     rng = np.random.Generator(np.random.SFC64(np.random.SeedSequence([seed, _STREAM])))
     run = KernelRun(
         pass_=pass_,
@@ -207,7 +219,7 @@ def verify(
     )
     try:
         with quiet():
-            comparisons = compare(layer, run)
+            comparisons = compare(layer, run, fuse)
     except KeyError as error:
         raise UsageError(f"inputs: {error} is missing; {layer.kind} {pass_} reads it") from None
     verdicts = []
@@ -237,7 +249,7 @@ def _judge(compared: ElementComparison, allowed: float, output: NDArray[Any], ro
         elements=f"{output.size} elements of {role}",
         unwritten=unwritten,
         infinite=infinite,
-        right=recomputed if compared.points == output.size else checked,
+        right=checked if compared.checksums and compared.points < output.size else recomputed,
         points=compared.points,
         checksums=compared.checksums,
     )

@@ -21,7 +21,7 @@ FACTS = read_cpu_facts()
 CPUS = choose_cpus(FACTS)
 X86 = FACTS.machine in ("x86_64", "AMD64")
 pytestmark = pytest.mark.skipif(not X86, reason="the probes are written for x86-64")
-PRECISIONS = ("fp32", "bf16", "fp16")
+PRECISIONS = ("fp32", "bf16", "fp16", "int8")
 MIB = 1 << 20
 TRIES = 50
 
@@ -44,6 +44,7 @@ def one_of(tries: Iterator[float], low: float, high: float) -> None:
 def test_isa_agrees_with_the_kernel():
     native = set(_cpu.isa())
     known = {"sse2", "fma", "avx2", "avx512f", "avx512_bf16", "avx512_fp16", "amx_bf16"}
+    known |= {"avx_vnni", "avx512_vnni", "amx_int8"}
     assert native & known == set(FACTS.isa) & known
 
 

@@ -85,14 +85,19 @@ Tiles tiles_of(std::uint16_t value) {
   }
 
 PYDLBENCH_TILE_KERNEL(tile_bf16, 0x3f36, "tdpbf16ps")
+// Bytes 0x36 and 0x3f, and 0x36 and 0xbf: sums of integers wrap around at full speed.
+PYDLBENCH_TILE_KERNEL(tile_int8, 0x3f36, "tdpbusd")
 #if __GNUC__ >= 13 || (defined(__clang_major__) && __clang_major__ >= 16)
 #define PYDLBENCH_HAS_AMX_FP16_ASSEMBLER 1
 PYDLBENCH_TILE_KERNEL(tile_fp16, 0x39b0, "tdpfp16ps")
 #endif
 
 FmaKernel amx_bf16_kernel() { return {"tdpbf16ps tile", kInstructions * kFlops, tile_bf16}; }
+// C[16,16] += A[16,64] B[64,16]
+FmaKernel amx_int8_kernel() { return {"tdpbusd tile", kInstructions * kFlops * 2, tile_int8}; }
 #else
 FmaKernel amx_bf16_kernel() { return {"tdpbf16ps tile", 0, nullptr}; }
+FmaKernel amx_int8_kernel() { return {"tdpbusd tile", 0, nullptr}; }
 #endif
 
 #if defined(PYDLBENCH_HAS_AMX_FP16_ASSEMBLER)
@@ -125,6 +130,8 @@ constexpr Operands filled(std::uint32_t plus, std::uint32_t minus, std::uint32_t
 constexpr Operands kFloat = filled(0x3f360000, 0xbf360000, 0x3fb10000);
 constexpr Operands kBfloat = filled(0x3f363f36, 0xbf36bf36, 0x3fb13fb1);
 [[maybe_unused]] constexpr Operands kHalf = filled(0x39b039b0, 0xb9b0b9b0, 0x3d883d88);
+// Unsigned bytes of the first two times signed ones of the last.
+constexpr Operands kBytes = filled(0x3f36b15d, 0xc0c94ea2, 0x3fb113c5);
 
 // Only a build for AVX-512 can name zmm16..31 as clobbered, and needs to.
 #if defined(__AVX512F__)
@@ -166,6 +173,7 @@ constexpr Operands kBfloat = filled(0x3f363f36, 0xbf36bf36, 0x3fb13fb1);
 
 PYDLBENCH_ZMM_KERNEL(fp32_zmm, kFloat, "vfmadd231ps")
 PYDLBENCH_ZMM_KERNEL(bf16_zmm, kBfloat, "vdpbf16ps")
+PYDLBENCH_ZMM_KERNEL(int8_zmm, kBytes, "vpdpbusd")
 
 // The assemblers of older compilers do not support the instruction.
 #if __GNUC__ >= 12 || (defined(__clang_major__) && __clang_major__ >= 14)
@@ -173,28 +181,34 @@ PYDLBENCH_ZMM_KERNEL(bf16_zmm, kBfloat, "vdpbf16ps")
 PYDLBENCH_ZMM_KERNEL(fp16_zmm, kHalf, "vfmadd231ph")
 #endif
 
-void fp32_ymm(long loops) {
-  __asm__ volatile(
-      "vmovups (%[data]), %%ymm13\n"
-      "vmovups 64(%[data]), %%ymm14\n"
-      "vmovups 128(%[data]), %%ymm15\n"
-      ".irp acc,0,1,2,3,4,5,6,7,8,9,10,11\n"
-      "vmovaps %%ymm15, %%ymm\\acc\n"
-      ".endr\n"
-      ".p2align 6\n"
-      "1:\n"
-      ".irp factor,13,14,13,14\n"
-      ".irp acc,0,1,2,3,4,5,6,7,8,9,10,11\n"
-      "vfmadd231ps %%ymm15, %%ymm\\factor, %%ymm\\acc\n"
-      ".endr\n"
-      ".endr\n"
-      "dec %[loops]\n"
-      "jnz 1b\n"
-      "vzeroupper\n"
-      : [loops] "+r"(loops)
-      : [data] "r"(&kFloat)
-      : "cc", "memory", PYDLBENCH_LOW_REGISTERS);
-}
+// One instruction of three registers on each of ymm0..11: 48 per loop.
+#define PYDLBENCH_YMM_KERNEL(function, operands, instruction) \
+  void function(long loops) {                                 \
+    __asm__ volatile(                                         \
+        "vmovups (%[data]), %%ymm13\n"                        \
+        "vmovups 64(%[data]), %%ymm14\n"                      \
+        "vmovups 128(%[data]), %%ymm15\n"                     \
+        ".irp acc,0,1,2,3,4,5,6,7,8,9,10,11\n"                \
+        "vmovaps %%ymm15, %%ymm\\acc\n"                       \
+        ".endr\n"                                             \
+        ".p2align 6\n"                                        \
+        "1:\n"                                                \
+        ".irp factor,13,14,13,14\n"                           \
+        ".irp acc,0,1,2,3,4,5,6,7,8,9,10,11\n" instruction    \
+        " %%ymm15, %%ymm\\factor, %%ymm\\acc\n"               \
+        ".endr\n"                                             \
+        ".endr\n"                                             \
+        "dec %[loops]\n"                                      \
+        "jnz 1b\n"                                            \
+        "vzeroupper\n"                                        \
+        : [loops] "+r"(loops)                                 \
+        : [data] "r"(&operands)                               \
+        : "cc", "memory", PYDLBENCH_LOW_REGISTERS);           \
+  }
+
+PYDLBENCH_YMM_KERNEL(fp32_ymm, kFloat, "vfmadd231ps")
+// The encoding of AVX-VNNI, which CPUs without AVX-512 have.
+PYDLBENCH_YMM_KERNEL(int8_ymm, kBytes, "%{vex%} vpdpbusd")
 
 // Without FMA: six chains of multiplications and six of additions in parallel. The factors are -1,
 // so that the values stay bounded.
@@ -246,16 +260,25 @@ FmaKernel choose_fp16() {
   throw Unsupported("fp16: this CPU has neither AVX512_FP16 nor AMX-FP16");
 }
 
+FmaKernel choose_int8() {
+  if (isa().amx_int8 && request_amx() && amx_int8_kernel().run) return amx_int8_kernel();
+  if (isa().avx512_vnni) return {"vpdpbusd zmm", 48 * 64 * 2.0, int8_zmm};
+  if (isa().avx_vnni) return {"vpdpbusd ymm", 48 * 32 * 2.0, int8_ymm};
+  throw Unsupported("int8: this CPU has neither AVX512-VNNI nor AVX-VNNI nor AMX-INT8");
+}
+
 #endif
 
-// The kernel with the highest rate for "fp32", "bf16" or "fp16" on this CPU. Throws Unsupported if
-// the CPU, the operating system or the compiler does not support the instructions, and
-// std::invalid_argument for another precision.
+// The kernel with the highest rate for "fp32", "bf16", "fp16" or "int8" on this CPU. Throws
+// Unsupported if the CPU, the operating system or the compiler does not support the instructions,
+// and std::invalid_argument for another precision.
 FmaKernel choose_fma_kernel(const std::string& precision) {
-  const bool known = precision == "fp32" || precision == "bf16" || precision == "fp16";
-  PYDLBENCH_CHECK(known, "precision " + precision + ": not one of fp32, bf16, fp16");
+  const bool known =
+      precision == "fp32" || precision == "bf16" || precision == "fp16" || precision == "int8";
+  PYDLBENCH_CHECK(known, "precision " + precision + ": not one of fp32, bf16, fp16, int8");
 #if defined(__x86_64__)
   if (precision == "fp32") return choose_fp32();
+  if (precision == "int8") return choose_int8();
   return precision == "bf16" ? choose_bf16() : choose_fp16();
 #else
   throw Unsupported("FMA peak: the probe is written for x86-64 only");

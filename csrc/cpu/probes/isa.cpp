@@ -41,10 +41,13 @@ Isa detect() {
     found.avx2_fma = ymm && fma && bit(b, 5);
     found.avx512f = zmm && bit(b, 16);
     found.avx512_vector = found.avx512f && bit(b, 17) && bit(b, 30) && bit(b, 31);
+    found.avx512_vnni = found.avx512f && bit(c, 11);
     found.avx512_fp16 = found.avx512f && bit(d, 23);
     found.amx_tile = tiles && bit(d, 24);
     found.amx_bf16 = found.amx_tile && bit(d, 22);
+    found.amx_int8 = found.amx_tile && bit(d, 25);
     if (subleaves >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d)) {
+      found.avx_vnni = found.avx2_fma && bit(a, 4);
       found.avx512_bf16 = found.avx512f && bit(a, 5);
       found.amx_fp16 = found.amx_tile && bit(a, 21);
     }
@@ -70,9 +73,12 @@ std::vector<std::string> isa_names() {
   add(has.avx2_fma, "avx2");
   add(has.avx2_fma, "fma");
   add(has.avx512f, "avx512f");
+  add(has.avx_vnni, "avx_vnni");
+  add(has.avx512_vnni, "avx512_vnni");
   add(has.avx512_bf16, "avx512_bf16");
   add(has.avx512_fp16, "avx512_fp16");
   add(has.amx_tile, "amx_tile");
+  add(has.amx_int8, "amx_int8");
   add(has.amx_bf16, "amx_bf16");
   add(has.amx_fp16, "amx_fp16");
   add(has.hypervisor, "hypervisor");

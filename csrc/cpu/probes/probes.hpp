@@ -22,10 +22,10 @@ inline constexpr int kClockChain = 16384;  // multiplications, about 10 to 20 us
 // std::invalid_argument for iterations < 1.
 double core_clock_hz(int iterations = kClockChain);
 
-// FLOP/s of all `cpus` together in "fp32", "bf16" or "fp16", with no memory access in the loop.
-// Lasts about `seconds` plus a few milliseconds of warm-up. Throws Unsupported and
-// std::invalid_argument as run_rounds does, and Unsupported if the CPU, the system or the compiler
-// does not support the instructions.
+// FLOP/s of all `cpus` together in "fp32", "bf16", "fp16" or "int8" (operations on integers count
+// alike), with no memory access in the loop. Lasts about `seconds` plus a few milliseconds of
+// warm-up. Throws Unsupported and std::invalid_argument as run_rounds does, and Unsupported if the
+// CPU, the system or the compiler does not support the instructions.
 ProbeResult fma_peak(const std::string& precision, const std::vector<int>& cpus, double seconds);
 
 // FLOP/s of the FMA units in a burst of 0.3 ms on all threads: the slowest thread's rate times the

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pydlbench.backends.frameworks.backend import op_of
+from pydlbench.ops.fused import operand_roles
 from pydlbench.ops.op import Layer
 from pydlbench.records.measurement import KernelSpec
 
@@ -109,7 +110,7 @@ def roles_of(spec: KernelSpec, explicit: Container[str] = ()) -> Roles:
         explicit: ops whose gradients have their own functions.
     """
     layer, forward = spec.layer, spec.pass_ == "forward"
-    fused = ("bias",) if spec.fuse == "bias" else ()
+    fused = operand_roles(spec.fuse)
     derived = not forward and layer.op not in explicit
     propagation = spec.propagation if forward else "training"
     reads = layer.reads("forward" if derived else spec.pass_, propagation)

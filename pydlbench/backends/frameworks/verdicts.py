@@ -17,10 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pydlbench.errors import UnsupportedError
+from pydlbench.ops.fused import NOTHING_FUSED
 from pydlbench.ops.op import Layer
 from pydlbench.ops.table import build_layer
 from pydlbench.ops.windows import on_padded_images
 from pydlbench.records.measurement import KernelSpec
+from pydlbench.verification.inputs import fused_inputs as operands_of_fused
 from pydlbench.verification.inputs import make_bias, smallest_normal
 from pydlbench.verification.verify import Verdict, tolerance, verify
 
@@ -54,8 +56,10 @@ def is_random(spec: KernelSpec) -> bool:
 
 
 def fused_inputs(spec: KernelSpec, seed: int) -> dict[str, NDArray[np.float32]]:
-    """Return the additional input of a case with a fused bias: one value per channel."""
-    if spec.fuse != "bias" or spec.pass_ == "backward-weights":
+    """Return the additional inputs of a case with fused operations, such as a bias."""
+    if spec.fuse != "bias":
+        return operands_of_fused(spec.layer, spec.precision, seed, spec.fuse)
+    if spec.pass_ == "backward-weights":
         return {}
     return {"bias": make_bias(spec.layer, spec.precision, seed, _BIAS_STREAM)}
 
@@ -108,6 +112,7 @@ def judge(
             algorithm=algorithm,
             extra=None if uncertain else results,
             propagation=spec.propagation,
+            fuse=NOTHING_FUSED if spec.fuse == "bias" else spec.fuse,
         )
 
     if spec.fuse != "bias":

@@ -1,6 +1,7 @@
 """The suite's own kernels and libraries: oneDNN on CPUs, cuDNN and cuBLASLt on GPUs."""
 
 from pydlbench.backends.capabilities import Capabilities
+from pydlbench.words import CPU_LAYER_PRECISIONS
 
 __all__ = ["CAPABILITIES"]
 
@@ -13,7 +14,7 @@ CAPABILITIES = Capabilities(
     requires=None,
     modes={"cpu": (None,), "cuda": (None,)},
     precisions={
-        "cpu": ("fp32", "bf16", "fp16"),
+        "cpu": CPU_LAYER_PRECISIONS,
         "cuda": ("fp32", "tf32", "fp16", "fp16-tc", "bf16-tc", "fp8-tc", "fp8-tc-fast"),
     },
     start_s=(1.0, 8.0),

@@ -30,7 +30,9 @@ from pydlbench.devices.cpu.peaks import flop_rate
 from pydlbench.devices.cpu.working_set import last_level_bytes
 from pydlbench.devices.probe_cache import ProbeCache, machine_key, probe_cache_path
 from pydlbench.errors import UnsupportedError
+from pydlbench.ops.fused import NOTHING_FUSED, fused_ops
 from pydlbench.ops.op import Layer
+from pydlbench.ops.table import tensor_types
 from pydlbench.records.measurement import Correctness, KernelSpec
 from pydlbench.timing.chunk import Chunk, ChunkRequest
 from pydlbench.timing.guards import slow_bursts
@@ -38,6 +40,7 @@ from pydlbench.timing.policy import Policy
 from pydlbench.timing.statistics import median
 from pydlbench.verification.verify import Verdict, verify
 from pydlbench.version import __version__
+from pydlbench.words import arithmetic
 
 # -----------------------------------------------------------------------------
 # The choice among the candidates of one spec.
@@ -101,7 +104,7 @@ class CpuAutotuner(autotune.Autotuner):
             finalists=None if spec.cache == "hot" else COLD_FINALISTS,
             finals=preparation.finals,
         )
-        self._spec = spec
+        self._spec, self.precision = spec, spec.precision
         self._preparation = preparation
         self._cpus = cpus
         self._inputs = inputs
@@ -165,6 +168,7 @@ class CpuAutotuner(autotune.Autotuner):
             algorithm=candidate.algorithm,
             extra=results,
             propagation=self._spec.propagation,
+            fuse=self._spec.fuse,
         )
 
 
@@ -208,8 +212,12 @@ def candidates(spec: KernelSpec, thorough: bool = False) -> list[_cpu.Candidate]
         UnsupportedError: there is no candidate.
         PrimitiveError: the library refused the problem.
     """
-    layer, precision = spec.layer, _cpu.Precision[spec.precision]
-    fields = layer.problem_fields()
+    layer, fields = spec.layer, spec.layer.problem_fields()
+    precision = _cpu.Precision[arithmetic(spec.precision)]
+    if types := tensor_types(layer, spec.precision):
+        fields["types"] = [types["src"], types.get("weights", types["src"]), types["dst"]]
+    if spec.fuse != NOTHING_FUSED:
+        fields["fused"] = [op.native for op in fused_ops(spec.fuse)]
     return _cpu.candidates(layer.kind, native_pass(spec), precision, fields, thorough)
 
 
@@ -460,9 +468,7 @@ class CpuBackend:
 
     def _check_support(self, spec: KernelSpec) -> None:
         check_case(spec)
-        check_not_emulated(spec.precision, self._isa)
-        if spec.fuse != "none":
-            raise UnsupportedError(f"--fuse {spec.fuse} is for GPUs so far")
+        check_not_emulated(arithmetic(spec.precision), self._isa)
         if spec.cache == "weights-cold" and not spec.layer.weight_elements:
             raise UnsupportedError(f"{spec.layer.kind} has no weights to keep out of the cache")
 
@@ -480,7 +486,7 @@ class CpuBackend:
                 if chosen.algorithm.startswith("own:")
                 else f"{library['name']} {library['version']}"
             ),
-            accumulate="float32",
+            accumulate="int32" if arithmetic(search.precision) == "int8" else "float32",
             workspace_bytes=chosen.details["workspace_bytes"],
             reorder_s=kernel.reorder_seconds() if reorders else {},
             setup_s=kernel.setup_seconds,

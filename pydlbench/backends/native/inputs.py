@@ -6,7 +6,13 @@ from typing import Any
 from numpy.typing import NDArray
 
 from pydlbench.records.measurement import KernelSpec
-from pydlbench.verification.inputs import make_bias, make_inputs, significand_bits
+from pydlbench.verification.inputs import (
+    fused_inputs,
+    make_bias,
+    make_inputs,
+    significand_bits,
+)
+from pydlbench.words import MIXED_TYPES
 
 # The bias of a fused kernel has its own random stream.
 _BIAS_STREAM = 7
@@ -31,7 +37,8 @@ class RecentInputs:
         """
         # Formats with the same number of significand bits have the same uniform values.
         bits = significand_bits(spec.precision)
-        stored = spec.precision if spec.layer.kind == "pointwise" else bits
+        mixed = spec.precision in MIXED_TYPES
+        stored = spec.precision if mixed or spec.layer.kind == "pointwise" else bits
         nameless = dataclasses.replace(spec.layer, name=None)
         key = (nameless, spec.pass_, stored, spec.propagation, seed)
         if key != self._key:
@@ -41,6 +48,8 @@ class RecentInputs:
             )
             self._key = key
         inputs = dict(self._cached)
+        if not spec.on_gpu:
+            return inputs | fused_inputs(spec.layer, spec.precision, seed, spec.fuse)
         if spec.fuse == "bias-relu":
             bias = make_bias(spec.layer, spec.precision, seed, _BIAS_STREAM)
             inputs["bias"] = bias.reshape((1, -1, 1, 1) if spec.layer.op == "conv" else (1, 1, -1))

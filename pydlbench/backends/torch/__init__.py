@@ -1,7 +1,7 @@
 """PyTorch's operators."""
 
 from pydlbench.backends.capabilities import Capabilities, StepCapabilities
-from pydlbench.words import AS_BUILT
+from pydlbench.words import AS_BUILT, INT8_PRECISIONS
 
 __all__ = ["CAPABILITIES"]
 
@@ -16,7 +16,7 @@ CAPABILITIES = Capabilities(
     modes={"cpu": ("eager", "compiled", "frozen"), "cuda": ("eager", "compiled")},
     on_request=("frozen",),
     precisions={
-        "cpu": ("fp32", "bf16", "fp16"),
+        "cpu": ("fp32", "bf16", "fp16", *INT8_PRECISIONS),
         "cuda": ("fp32", "tf32", "fp16-tc", "bf16-tc", "fp8-tc", "fp8-tc-fast"),
     },
     start_s=(2.0, 15.0),

@@ -73,7 +73,7 @@ def ways_to_run(
         place = TensorPlace(device, settings.DTYPES[spec.precision])
         return user_kernel.variants_of(CompilationSite(spec, place, wait))
     resolve_mode("torch", MODES, spec.mode)
-    if spec.fuse not in ("none", "bias"):
+    if spec.on_gpu and spec.fuse not in ("none", "bias"):
         raise UnsupportedError(
             f"torch: --fuse {spec.fuse} is for the native GPU backend so far; nearest: bias"
         )

@@ -9,7 +9,7 @@ import torch
 from pydlbench.backends.base import INSTRUCTION_SETS
 from pydlbench.errors import UnsupportedError
 from pydlbench.records.measurement import KernelSpec
-from pydlbench.words import FP8_PRECISIONS
+from pydlbench.words import FP8_PRECISIONS, MIXED_TYPES, arithmetic
 
 #: Data type of all tensors by precision.
 DTYPES = {
@@ -20,6 +20,12 @@ DTYPES = {
     "bf16-tc": torch.bfloat16,
     "fp16-tc": torch.float16,
     **dict.fromkeys(FP8_PRECISIONS, torch.float8_e4m3fn),
+    # The type of the source; that of weights is int8.
+    **{
+        name: torch.uint8 if kinds[0] == "u8" else torch.int8
+        for name, kinds in MIXED_TYPES.items()
+        if arithmetic(name) == "int8"
+    },
 }
 
 
@@ -124,7 +130,7 @@ def tf32(precision: str) -> Iterator[None]:
 
 def emulated(precision: str) -> tuple[str, ...]:
     """Return the instruction sets for a precision if this CPU has none of them; otherwise empty."""
-    needed = INSTRUCTION_SETS.get(precision, ())
+    needed = INSTRUCTION_SETS.get(arithmetic(precision), ())
     return () if any(_has(name) for name in needed) else needed
 
 

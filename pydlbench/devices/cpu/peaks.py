@@ -7,7 +7,7 @@ from collections.abc import Collection
 from pydlbench.devices.cpu.facts import CpuFacts
 from pydlbench.devices.findings import FlopRate, TheoreticalPeak
 from pydlbench.units import format_hz
-from pydlbench.words import CPU_PRECISIONS
+from pydlbench.words import CPU_PEAKS
 
 # -----------------------------------------------------------------------------
 # FLOP per cycle and core, from the number and the width of each core's FMA pipes.
@@ -119,6 +119,12 @@ _ONE_PIPE = re.compile(r"\b(Bronze|Silver|Gold 5(?![12]22\b)[0-9]{3}|D-2[0-9]{3}
 # the real model number.
 _CLIENTS = ("Skylake (client) to Comet Lake", "Ice Lake to Rocket Lake (client)")
 _SERVER_SETS = {"amx_tile", "amx_bf16", "amx_int8", "avx512_bf16", "avx512_fp16"}
+# Instructions on vectors, by precision.
+_VECTOR_SETS = {
+    "bf16": ("avx512_bf16",),
+    "fp16": ("avx512_fp16",),
+    "int8": ("avx512_vnni", "avx_vnni"),
+}
 
 
 def find_microarchitecture(facts: CpuFacts) -> Microarchitecture | None:
@@ -143,19 +149,21 @@ def flop_rate(facts: CpuFacts, precision: str) -> FlopRate | None:
 
     Args:
         facts: facts of the CPU.
-        precision: ``fp32``, ``bf16`` or ``fp16``; the result is None for any other.
+        precision: ``fp32``, ``bf16``, ``fp16`` or ``int8``, whose operations on integers count as
+            FLOPs; the result is None for any other.
     """
     isa = set(facts.isa)
-    if "sse2" not in isa or precision not in CPU_PRECISIONS:
+    if "sse2" not in isa or precision not in CPU_PEAKS:
         return None
     if precision != "fp32":
         tiles = f"amx_{precision}"
         if tiles in isa and "amx_tile" in isa:
+            depth = 64 if precision == "int8" else 32
             return FlopRate(
-                flop_per_clock=1024,
-                derivation="AMX: one tile product of 16x16x32 in 16 cycles, 2 FLOP each",
+                flop_per_clock=32 * depth,
+                derivation=f"AMX: one tile product of 16x16x{depth} in 16 cycles, 2 FLOP each",
             )
-        if f"avx512_{precision}" not in isa:
+        if not isa & set(_VECTOR_SETS[precision]):
             return None
     known = find_microarchitecture(facts)
     core = known or Microarchitecture(
@@ -166,15 +174,19 @@ def flop_rate(facts: CpuFacts, precision: str) -> FlopRate | None:
     )
     # A hypervisor may hide the wider instructions of a known core. Narrower ones use two pipes on
     # every such core (a single 512-bit pipe is two joined 256-bit pipes), each partly idle.
-    bits = min(core.bits, _widest(isa))
+    widest = _widest(isa)
+    if precision == "int8" and "avx512_vnni" not in isa:
+        widest = min(widest, 256)
+    bits = min(core.bits, widest)
     pipes = core.pipes if bits == core.bits else 2
     lanes = bits // 32
-    per_lane = 2 if precision == "fp32" else 4
+    per_lane = {"fp32": 2, "int8": 8}.get(precision, 4)
     flops = pipes * lanes * per_lane
     what = {
         "fp32": "2 FLOP (FMA)" if "fma" in isa else "2 FLOP (separate multiplication and addition)",
         "bf16": "2 products of pairs, 4 FLOP (vdpbf16ps)",
         "fp16": "2 halves x 2 FLOP (FMA)",
+        "int8": "4 products of bytes, 8 operations (vpdpbusd)",
     }[precision]
     text = f"{core.name}: {pipes} x {bits}-bit pipes, {lanes} lanes of 32 bits x {what}"
     if core.note and pipes == core.pipes:
@@ -197,7 +209,7 @@ def theoretical_peak(
 
     Args:
         facts: facts of the CPU.
-        precision: ``fp32``, ``bf16`` or ``fp16``.
+        precision: ``fp32``, ``bf16``, ``fp16`` or ``int8``.
         cores: number of physical cores; second threads of a core add nothing.
         hz: core clock in Hz.
     """

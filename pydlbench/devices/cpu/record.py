@@ -88,7 +88,7 @@ def precision_peak(
 
     Args:
         facts: facts of the CPU.
-        precision: ``fp32``, ``bf16`` or ``fp16``.
+        precision: ``fp32``, ``bf16``, ``fp16`` or ``int8``.
         cpus: CPUs that the probe ran on.
         reading: reading of the probe, or the reason why there is no reading.
 

@@ -6,7 +6,8 @@ from pydlbench.devices.cpu.peaks import find_microarchitecture, flop_rate
 AVX2 = ("sse2", "fma", "avx2")
 AVX512 = (*AVX2, "avx512f")
 BF16 = (*AVX512, "avx512_bf16")
-AMX = (*BF16, "avx512_fp16", "amx_tile", "amx_bf16")
+VNNI = (*BF16, "avx512_vnni")
+AMX = (*VNNI, "avx512_fp16", "amx_tile", "amx_bf16", "amx_int8")
 AMD, INTEL = "AuthenticAMD", "GenuineIntel"
 
 
@@ -81,7 +82,23 @@ def test_tiles():
     assert rate(INTEL, 6, 0xAD, (*AMX, "amx_fp16"), precision="fp16") == 1024
 
 
-@pytest.mark.parametrize("precision", ["bf16", "fp16", "tf32"])
+@pytest.mark.parametrize(
+    ("vendor", "family", "model", "isa", "operations"),
+    [
+        (AMD, 0x19, 0x11, VNNI, 128),  # two pipes of 256 bits, 4 products per 32 bits
+        (AMD, 0x1A, 0x02, VNNI, 256),
+        (INTEL, 6, 0x6A, VNNI, 256),
+        (INTEL, 6, 0x97, (*AVX2, "avx_vnni"), 128),
+        (INTEL, 6, 0x8F, AMX, 16 * 16 * 64 * 2 // 16),
+        # Without the 512-bit instruction, the wide pipes execute one of 256 bits at a time.
+        (AMD, 0x1A, 0x02, (*BF16, "avx_vnni"), 128),
+    ],
+)
+def test_products_of_bytes(vendor, family, model, isa, operations):
+    assert rate(vendor, family, model, isa, precision="int8") == operations
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16", "tf32", "int8"])
 def test_what_the_cpu_lacks_has_no_rate(precision):
     assert rate(AMD, 0x19, 0x01, AVX2, precision=precision) is None
 

@@ -22,6 +22,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from pydlbench.backends.frameworks.operands import Function, always
 from pydlbench.errors import UnsupportedError
 from pydlbench.ops.axis import extent
+from pydlbench.ops.fused import NOTHING_FUSED, FusedOp, fused_ops, operand_roles
 from pydlbench.ops.op import IN_PLACE
 from pydlbench.verification.inputs import kept_elements
 
@@ -198,6 +199,59 @@ def _product(layer: Any, options: TorchForwardOptions) -> Function:
         return multiply(x, w) if b is None else add_multiply(b, x, w)
 
     return forward
+
+
+_FUSED_BINARY: Final[Mapping[str, Function]] = {
+    **{name: getattr(torch, name) for name in ("add", "sub", "mul", "div")},
+    "max": torch.maximum,
+    "min": torch.minimum,
+}
+
+
+def with_fused(forward: Function, spec: KernelSpec, options: TorchForwardOptions) -> Function:
+    """Return a forward function with the operations that other kernels fuse with it.
+
+    Args:
+        forward: function of source, weights and perhaps a bias.
+        spec: what is computed.
+        options: options of the functions.
+
+    Raises:
+        UnsupportedError: PyTorch has no such operation for floats.
+    """
+    ops = fused_ops(spec.fuse)
+    if spec.fuse in (NOTHING_FUSED, "bias"):
+        return forward
+    roles = operand_roles(spec.fuse)
+    steps = [(op, _fused_step(op, options)) for op in ops if op.name != "bias"]
+
+    def fused(x: torch.Tensor, w: torch.Tensor, *operands: torch.Tensor) -> Any:
+        tensors = dict(zip(roles, operands, strict=True))
+        y = forward(x, w, tensors["bias"]) if "bias" in tensors else forward(x, w)
+        for op, step in steps:
+            y = step(y, tensors.get(op.role or "dst"))
+        return y
+
+    return fused
+
+
+def _fused_step(op: FusedOp, options: TorchForwardOptions) -> Function:
+    """Return a post-op as a function of the result so far and the operand."""
+    a, b = (*op.numbers, 0.0, 0.0)[:2]
+    if op.name in _FUSED_BINARY:
+        return _FUSED_BINARY[op.name]
+    if op.name == "sum":
+        return lambda y, old: torch.add(y, old, alpha=a)
+    if op.name == "linear":
+        return lambda y, _: y * a + b
+    if op.name == "clip":
+        return lambda y, _: torch.clamp(y, a, b)
+    if op.name == "relu" and a:
+        return lambda y, _: F.leaky_relu(y, a)
+    if op.activation is None:
+        raise UnsupportedError(f"torch: no {op.text} of floats; nearest: --precision u8s8f32")
+    activation = FORWARD[op.activation](None, options)
+    return lambda y, _: activation(y)
 
 
 # -----------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Mapping
 from typing import Any, Final
 
+import numpy as np
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -17,7 +18,7 @@ from pydlbench.backends.frameworks.operands import (
     axes_of,
     layouts_of,
 )
-from pydlbench.backends.torch.layers import fp8, gradients, recurrent
+from pydlbench.backends.torch.layers import fp8, gradients, quantized, recurrent
 from pydlbench.backends.torch.layers.forward import (
     FORWARD,
     GRADIENT,
@@ -27,6 +28,7 @@ from pydlbench.backends.torch.layers.forward import (
     TorchForwardOptions,
     kernels_of,
     padding_note,
+    with_fused,
 )
 from pydlbench.backends.torch.layers.operator import (
     FORMATS,
@@ -38,9 +40,10 @@ from pydlbench.backends.torch.layers.operator import (
 )
 from pydlbench.backends.torch.settings import stored
 from pydlbench.errors import UnsupportedError
+from pydlbench.ops.fused import NOTHING_FUSED, fused_shapes
 from pydlbench.ops.op import Layer
 from pydlbench.records.measurement import KernelSpec
-from pydlbench.words import FP8_PRECISIONS
+from pydlbench.words import FP8_PRECISIONS, INT8_PRECISIONS
 
 # -----------------------------------------------------------------------------
 # The ways to run a pass.
@@ -72,9 +75,13 @@ def variants_of(site: CompilationSite) -> list[Variant]:
     spec, layer = site.spec, site.spec.layer
     if spec.precision in FP8_PRECISIONS:
         return fp8.variants_of(site)
+    if spec.precision in INT8_PRECISIONS and layer.entry.kind != "pool":
+        return quantized.variants_of(site)
     if layer.kind == "recurrent":
         return recurrent.variants_of(site)
     entry = entry_of("torch", FORWARD, layer)
+    if spec.precision in INT8_PRECISIONS and layer.mode == "avg":
+        raise UnsupportedError("torch: no average pooling of integers; nearest: --pool max")
     variants = []
     for word, kernel in itertools.product(layouts_of(layer), kernels_of(spec)):
         if word == "nhwc" and layer.sides == 1:  # PyTorch has no such memory format
@@ -88,7 +95,7 @@ def variants_of(site: CompilationSite) -> list[Variant]:
             kernel=kernel,
         )
         layout = LayerLayout(layer, "transposed" if word == "transposed" else "plain")
-        forward = entry(layer, options)
+        forward = with_fused(entry(layer, options), spec, options)
         run = _TorchPass(spec, forward, layout, GRADIENT, recorded=kernel is not None)
         try:
             names = run.names(site.place, word)
@@ -100,7 +107,7 @@ def variants_of(site: CompilationSite) -> list[Variant]:
                 run.bind,
                 algorithm=(f"{kernel}: " if kernel else "")
                 + " + ".join(names)
-                + (" with bias" if spec.fuse == "bias" else ""),
+                + ("" if spec.fuse == NOTHING_FUSED else f" with {spec.fuse}"),
                 layout=LayerLayout(layer, word, _filters(layer, word)).text(spec.pass_),
                 word=word,
                 accumulate=_accumulate(layer, spec, names),
@@ -156,7 +163,10 @@ class _TorchPass(FrameworkLayerPass):
     def names(self, place: TensorPlace, variant: str) -> tuple[str, ...]:
         """Return the names of the calls of the pass, found with tensors without memory."""
         with FakeTensorMode(allow_non_fake_inputs=True):
-            operands = TorchOperands(self.layer, {}, place, variant)
+            forward = self.spec.pass_ == "forward"
+            shapes = fused_shapes(self.layer, self.spec.fuse) if forward else {}
+            fused = {role: np.zeros(shape, np.float32) for role, shape in shapes.items()}
+            operands = TorchOperands(self.layer, fused, place, variant)
             if self.roles.derived:
                 return self._gradients(operands).names
             tensors = map(operands.tensor, self.roles.reads)

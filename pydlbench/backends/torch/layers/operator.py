@@ -89,6 +89,9 @@ class TorchOperands:
 
     def tensor(self, role: str) -> torch.Tensor:
         """Return the tensor of a role, in its type and format; zeros if there is no input."""
+        if role in self.inputs and role not in (*self.layer.shapes(), "bias"):
+            fused = self._layout.arrange(role, self.inputs[role])
+            return self.place.tensor(fused, self._formats.get(fused.ndim), torch.float32)
         shape = self._layout.stored_shape(role)
         if self.layer.op == "bias" and role == "bias":
             shape = (1, *shape, 1, 1)
@@ -107,8 +110,9 @@ class TorchOperands:
 
 
 def as_array(tensor: torch.Tensor) -> NDArray[Any]:
-    """Return a tensor's values as float32, in memory of their own."""
-    copy: NDArray[Any] = tensor.detach().to("cpu", torch.float32, copy=True).contiguous().numpy()
+    """Return a tensor's values as float32, or as int32, in memory of their own."""
+    kept = tensor.dtype if tensor.dtype == torch.int32 else torch.float32
+    copy: NDArray[Any] = tensor.detach().to("cpu", kept, copy=True).contiguous().numpy()
     return copy
 
 
