@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from pydlbench.cli.options import BUDGET, FAIL_ON, FRAMEWORK, MINUTES, ExplainedStep
+from pydlbench.cli.options import BUDGET, FAIL_ON, FRAMEWORK, MINUTES, RESUME, ExplainedStep
 from pydlbench.cli.steps import ModelTask, kernel_options, read_steps
 from pydlbench.cli.values import FINDING, choices, fail_on
 from pydlbench.errors import UsageError
@@ -43,6 +43,7 @@ class DiagnoseOptions(ExplainedStep):
         help="exit with code 3 if a remedy saves P % of the step or more",
         read=partial(fail_on, allowed=("saves",)),
     )
+    resume: str | None = RESUME(help=f"{RESUME.help}; its experiments are not repeated")
 
 
 def run(args: DiagnoseOptions, session_factory: Callable[..., Any] | None = None) -> int:
@@ -67,7 +68,10 @@ def run(args: DiagnoseOptions, session_factory: Callable[..., Any] | None = None
         return diagnosis_report(record, outcome.detail)
 
     code, results = answer(
-        args, "diagnose", *read_tasks(args), report, sessions=session_factory, what="diagnoses"
+        *(args, "diagnose", *read_tasks(args), report),
+        sessions=session_factory,
+        what="diagnoses",
+        request=args.request(),
     )
     if code == 0 and args.fail_on is not None:
         diagnoses = [outcome.detail for outcome in results.outcomes]
@@ -126,13 +130,25 @@ class DiagnoseTask(ModelTask):
     def measure_steps(self, session: Any, view: View) -> Iterator[Result]:
         """Yield the diagnosis after each experiment."""
         from pydlbench.diagnose.run import diagnoses
+        from pydlbench.records.diagnosis import Diagnosis
+        from pydlbench.runner.execute import kernel_result, known_kernel
 
         (row,) = self.rows
         if row.spec.on_gpu:
             session.room_bytes(row.spec.device)  # raises an error if there is no GPU
         view.advance(0, 1, row.label)
+        document = view.begun(row)
+        before = None if document is None else Diagnosis.from_dict(document)
+        if before is not None:
+            yield Result("findings", before.to_dict(), row, detail=before, so_far=True)
         for record in diagnoses(
-            row.spec, session, self.time_limit_s, lambda text: view.advance(0, 1, text)
+            row.spec,
+            session,
+            self.time_limit_s,
+            lambda text: view.advance(0, 1, text),
+            known=lambda spec: known_kernel(spec, view),
+            keep=lambda spec, found: view.keep(kernel_result(self, spec, found)),
+            before=before,
         ):
             document = record.to_dict()
             yield Result("findings", document, row, detail=record, so_far=record.interrupted)

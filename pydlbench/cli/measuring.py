@@ -13,7 +13,7 @@ from pydlbench.cli.terminal import ProgressLine, tell
 from pydlbench.cli.values import FINDING
 from pydlbench.errors import StoreError, UsageError
 from pydlbench.records.record import Record
-from pydlbench.records.run import RunInfo, RunRecord
+from pydlbench.records.run import RunInfo, RunRecord, command_text
 from pydlbench.report.blocks import Block, run_lines
 from pydlbench.report.json import run_document
 from pydlbench.report.text import check_writable
@@ -127,6 +127,12 @@ def measure(
         shown = progress or ProgressLine.from_options(args)
         results = execute(tasks, open_session, recorder, progress=shown, **keywords)
         show(results)
+    if results.interrupted and results.where is not None and hasattr(args, "resume"):
+        resume = f"--resume {results.run.id}"
+        if kind in ("layers", "sweep"):  # their options are stored
+            tell(f"continue with: pydlbench {kind} {resume}{results.where}")
+        else:
+            tell(f"continue with: pydlbench {command_text(results.run.command)} {resume}")
     return _exit_code(results, what, getattr(args, "fail_on", None)), results
 
 

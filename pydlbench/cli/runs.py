@@ -34,9 +34,9 @@ class ListOptions(Stored, JsonOutput):
     description = "List the stored runs, newest first."
     epilog = (
         "A run whose process is gone without having ended it is shown as killed; layers, sweep, "
-        "breakdown, estimate and forecast continue it: --resume RUN. Of a process on another host "
-        "or in another container nothing can be seen: if it is gone, end its run with pydlbench "
-        "runs end."
+        "step, breakdown, estimate, forecast and diagnose continue it: --resume RUN. Of a process "
+        "on another host or in another container nothing can be seen: if it is gone, end its run "
+        "with pydlbench runs end."
     )
     limit: int | None = option("N", "list the N newest runs", read=partial(whole_number, least=1))
     tag: str | None = option("NAME", "list runs with this tag only")

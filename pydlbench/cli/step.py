@@ -79,6 +79,7 @@ def run(args: StepOptions, session_factory: Callable[..., Any] | None = None) ->
         csv=lambda results: to_csv(results.run, records(results)),
         warnings=lambda results: row_warnings(records(results)),
         sessions=session_factory,
+        request=args.request(),
     )
     disagree = any(part.document["status"] != "ok" for part in results.parts.values())
     return 1 if code == 0 and disagree else code
@@ -207,13 +208,15 @@ class StepTask(ModelTask, StepsTask):
     def measure_steps(self, session: Any, view: View) -> Iterator[Result]:
         """Time the steps interleaved."""
         from pydlbench.records.step import StepPreparation
+        from pydlbench.runner.execute import row_key
         from pydlbench.steps.run import planned_rounds, runs_in_turn
 
         self.check(session)
         cases = [row.spec for row in self.rows]
         if self.agree:
             view.advance(0, len(cases), f"{cases[0].label}: agreement")
-            yield Result("agreement", _compare(session, cases))
+            key = f"{row_key(self, self.rows[0])}/agreement"
+            yield Result("agreement", _compare(session, cases), key=key)
         visits = None if self.width is None else planned_rounds(view.store(), cases, self.width)
         results: dict[int, Result] = {}
         for index, record in runs_in_turn(

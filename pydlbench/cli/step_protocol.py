@@ -128,7 +128,7 @@ def _refuse_others(args: StepOptions, published: Protocol) -> None:
     for name, reason in _REFUSED.items():
         if name in args.given:
             raise UsageError(f"--{name} {args.given[name]}: with --protocol {reason}")
-    args.refuse((*USER_MODEL_OPTIONS, "agree", "no_checks"), "with --protocol")
+    args.refuse((*USER_MODEL_OPTIONS, "agree", "no_checks", "resume"), "with --protocol")
     if args.json == STDOUT:
         raise UsageError("--json -: standard output is the script's; nearest: --json results.json")
     if args.json is not None:

@@ -25,6 +25,7 @@ from pydlbench.cli.options import (
     PHASE,
     PRECISION,
     REPETITIONS,
+    RESUME,
     SCRIPT,
     USER_MODEL,
     WHAT,
@@ -152,6 +153,7 @@ class StepOptions(ModelOptions, TableOutput):
         "DIR", "folder with the files of MNIST or CIFAR-10; default: generated images", group=SCRIPT
     )
     fail_on: tuple[str, float] | None = FAIL_ON()
+    resume: str | None = RESUME()
 
 
 def settings(given: Sequence[tuple[str, str]]) -> dict[str, str]:

@@ -25,7 +25,6 @@ from pydlbench.cli.options import (
 )
 from pydlbench.cli.output import Outputs
 from pydlbench.cli.parser import COMMANDS, command_parser, records
-from pydlbench.cli.terminal import tell
 from pydlbench.cli.values import assignments
 from pydlbench.errors import UsageError, nearest
 from pydlbench.grouping import group_by
@@ -92,7 +91,7 @@ def run(args: SweepOptions, session_factory: Callable[..., Any] | None = None) -
     outputs.note(*notes)
     from pydlbench.cli.measuring import measure
 
-    code, results = measure(
+    code, _ = measure(
         args,
         "sweep",
         tasks,
@@ -101,8 +100,6 @@ def run(args: SweepOptions, session_factory: Callable[..., Any] | None = None) -
         request={"file": file.path, "text": file.text},
         tolerant=True,
     )
-    if results.interrupted and results.where is not None:
-        tell(f"continue with: pydlbench sweep --resume {results.run.id}{results.where}")
     return code
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -438,6 +438,8 @@ def observe(
     time_limit_s: float,
     tell: Callable[[str], None],
     explainer: Callable[..., Iterator[BreakdownRecord]],
+    known: Callable[[KernelSpec], Measurement | None] = lambda _: None,
+    keep: Callable[[KernelSpec, Measurement], None] = lambda *_: None,
 ) -> tuple[Observations, tuple[str, ...]]:
     """Measure the other observations that the rules need; return them with notes.
 
@@ -448,11 +450,19 @@ def observe(
         time_limit_s: limit of the whole diagnosis.
         tell: called with a description of the next action.
         explainer: yields the breakdown of the step, as far as it is known.
+        known: returns the row of a native kernel that was found before; None if there is none.
+        keep: called with each native kernel that was found, and its row.
     """
     tell("native layers")
     spec = step.spec
     model, mapped, wanted = _plan(spec, session)
-    rows = _native_rows(wanted, session, start + _NATIVE_SHARE * time_limit_s, tell)
+    found = {case: row for case in wanted.specs if (row := known(case)) is not None}
+    end = start + _NATIVE_SHARE * time_limit_s
+    for case, row in _native_rows(wanted, found, session, end, tell):
+        found[case] = row
+        keep(case, row)
+    unmeasured = (case for case in wanted.specs if case not in found)
+    rows = found | {case: empty_row(case, None, "skipped", _NO_TIME) for case in unmeasured}
     seen = Observations(
         spec=spec,
         model=model,
@@ -484,19 +494,21 @@ def observe(
 
 
 def _native_rows(
-    wanted: EstimatePlan, session: Session, end: float, tell: Callable[[str], None]
-) -> dict[KernelSpec, Measurement]:
-    """Measure native rows until ``end``; rows of others say why they have no time."""
-    rows = {spec: empty_row(spec, None, "skipped", _NO_TIME) for spec in wanted.specs}
-    for spec, row in session.measure(
-        wanted.specs,
+    wanted: EstimatePlan,
+    found: Collection[KernelSpec],
+    session: Session,
+    end: float,
+    tell: Callable[[str], None],
+) -> Iterator[tuple[KernelSpec, Measurement]]:
+    """Yield native rows until ``end``, all but those that were found before."""
+    for pair in session.measure(
+        [spec for spec in wanted.specs if spec not in found],
         lambda done, total, label: tell(f"native layers, {int(done)} of {total}: {label}"),
         so_far=True,
     ):
-        rows[spec] = row
+        yield pair
         if time.monotonic() > end:
-            break
-    return rows
+            return
 
 
 def _broken_down(

@@ -40,6 +40,7 @@ from pydlbench.errors import PydlbenchError, UnsupportedError
 from pydlbench.grouping import group_by
 from pydlbench.records.breakdown import BreakdownRecord, Term
 from pydlbench.records.diagnosis import Cause, Diagnosis, Finding, Saving, Tried, overlap
+from pydlbench.records.measurement import KernelSpec, Measurement
 from pydlbench.records.step import StepSpec
 from pydlbench.runner.session import Session
 from pydlbench.timing.statistics import sum_known
@@ -71,12 +72,13 @@ RULES: Final[tuple[Callable[[Observations], Iterator[Hypothesis]], ...]] = (
 # on different layers are added, since they have no part in common.
 
 
-def finding_of(hypotheses: Sequence[Hypothesis], saving: Saving) -> Finding:
+def finding_of(hypotheses: Sequence[Hypothesis], saving: Saving, experiment: str = "") -> Finding:
     """Return the finding of one experiment.
 
     Args:
         hypotheses: all hypotheses that share the experiment.
         saving: the measured saving.
+        experiment: name of the experiment.
     """
     first = hypotheses[0]
     symptoms = dict.fromkeys(hypothesis.symptom for hypothesis in hypotheses)
@@ -90,6 +92,7 @@ def finding_of(hypotheses: Sequence[Hypothesis], saving: Saving) -> Finding:
         saving=saving,
         next=first.next,
         parts=frozenset().union(*(hypothesis.parts for hypothesis in hypotheses)),
+        experiments=(experiment,),
     )
 
 
@@ -139,9 +142,16 @@ def _merge(same: Sequence[Finding]) -> Finding:
         group = others if any(overlap(finding.parts, other.parts) for other in kept) else kept
         group.append(finding)
     first = kept[0]
-    alternatives = tuple(_alternative(finding, first.next) for finding in others)
+    first = msgspec.structs.replace(
+        first,
+        alternatives=(
+            *first.alternatives,
+            *(_alternative(finding, first.next) for finding in others),
+        ),
+        experiments=tuple(name for finding in same for name in finding.experiments),
+    )
     if len(kept) == 1:
-        return msgspec.structs.replace(first, alternatives=alternatives)
+        return first
     savings = [finding.saving for finding in kept]
     saving = msgspec.structs.replace(
         first.saving,
@@ -167,7 +177,6 @@ def _merge(same: Sequence[Finding]) -> Finding:
         causes=_joined(kept),
         saving=saving,
         parts=frozenset().union(*(finding.parts for finding in kept)),
-        alternatives=alternatives,
     )
 
 
@@ -200,6 +209,10 @@ def diagnoses(
     time_limit_s: float = 300.0,
     tell: Callable[[str], None] = lambda _: None,
     explainer: Callable[..., Iterator[BreakdownRecord]] = broken_down,
+    *,
+    known: Callable[[KernelSpec], Measurement | None] = lambda _: None,
+    keep: Callable[[KernelSpec, Measurement], None] = lambda *_: None,
+    before: Diagnosis | None = None,
 ) -> Iterator[Diagnosis]:
     """Find changes that save a step's time; each saving is measured.
 
@@ -214,6 +227,9 @@ def diagnoses(
             probably end later.
         tell: called with a description of the next action.
         explainer: yields the breakdown of the step, as far as it is known.
+        known: returns the row of a native kernel that was found before; None if there is none.
+        keep: called with each native kernel that was found, and its row.
+        before: an interrupted diagnosis of this step; its experiments are not repeated.
 
     Raises:
         UsageError: no such model, option or word.
@@ -223,8 +239,9 @@ def diagnoses(
     start = time.monotonic()
     tell("the step")
     step = time_step(spec, session)
-    findings: list[Finding] = []
-    tried: list[Tried] = []
+    findings = [] if before is None else list(before.findings)
+    tried = [] if before is None else list(before.tried)
+    settled = frozenset() if before is None else before.settled
     untried: list[Tried] = []
 
     def result(terms: Sequence[Term], notes: Sequence[str], *, interrupted: bool) -> Diagnosis:
@@ -241,7 +258,7 @@ def diagnoses(
         )
 
     yield result((), (), interrupted=True)
-    seen, notes = observe(step, session, start, time_limit_s, tell, explainer)
+    seen, notes = observe(step, session, start, time_limit_s, tell, explainer, known, keep)
     terms = () if seen.breakdown is None else seen.breakdown.terms
     done: set[Experiment] = set()
     # New observations may add experiments.
@@ -249,6 +266,8 @@ def diagnoses(
         experiment, because = untested[0]
         done.add(experiment)
         name, problem = _name(experiment, because[0]), because[0].reason or because[0].problem
+        if name in settled:
+            continue
         try:
             saving = _attempt(
                 experiment, seen, session, start + time_limit_s, tell, f"trying {name}"
@@ -258,7 +277,7 @@ def diagnoses(
             untried.append(Tried(what=name, problem=problem, result=words, ran=False))
             continue
         if saving.real:
-            findings.append(finding_of(because, saving))
+            findings.append(finding_of(because, saving, name))
         else:
             tried.append(Tried(what=name, problem=problem, result=_result(saving)))
         if isinstance(experiment, StepChange) and not experiment.both and seen.beside_s is None:

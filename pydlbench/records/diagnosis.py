@@ -104,6 +104,7 @@ class Finding(Record, frozen=True, kw_only=True):
         parts: parts of the step that it is about.
         alternatives: other remedies for the same parts, a line each.
         overlaps: numbers of the findings about the same parts, whose savings do not add up.
+        experiments: names of the experiments that show it.
     """
 
     problem: str
@@ -116,6 +117,7 @@ class Finding(Record, frozen=True, kw_only=True):
     parts: frozenset[str]
     alternatives: tuple[str, ...] = ()
     overlaps: tuple[int, ...] = ()
+    experiments: tuple[str, ...] = ()
 
     derived = ("cause",)
     promised = ("cause",)
@@ -164,6 +166,12 @@ class Diagnosis(Record, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
     interrupted: bool = False
+
+    @property
+    def settled(self) -> frozenset[str]:
+        """Names of the experiments with a result."""
+        names = {name for finding in self.findings for name in finding.experiments}
+        return frozenset(names.union(tried.what for tried in self.tried))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON object: the step's settings, then the results."""

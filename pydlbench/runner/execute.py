@@ -307,6 +307,8 @@ class _Loop:
         # the row's key.
         self._done: dict[str, Result] = {}
         self._parts_of: dict[str, list[Result]] = {}
+        # Documents of rows that the resumed run has in part, by key.
+        self._begun: dict[str, dict[str, Any]] = {}
         self._read_earlier()
 
     def run(self) -> None:
@@ -407,6 +409,7 @@ class _Loop:
             advance=advance,
             keep=lambda result: self.take(task, result),
             earlier=lambda row: self.earlier(task, row) is not None,
+            begun=lambda row: self._begun.get(row_key(task, row)),
             kernel=lambda spec: self._kernel(task, spec),
         )
 
@@ -491,8 +494,8 @@ class _Loop:
             result = Result(entry.table, document, key=entry.key)
             if result.status not in ANSWERED:
                 incomplete.add(kernel_of(entry.key) or "")
-            elif result.partial:
-                continue  # what Ctrl-C ended is measured again
+            elif result.partial:  # what Ctrl-C ended is measured again
+                self._begun[entry.key or ""] = document
             elif entry.key is not None:
                 self._done[entry.key] = result
                 if row := kernel_of(entry.key):

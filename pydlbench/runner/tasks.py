@@ -97,6 +97,7 @@ class View:
         advance: shows progress: rows done, all rows, and what comes next.
         keep: stores a result that belongs to no row, with its key, before the task goes on.
         earlier: whether the resumed run has finished a row of the task.
+        begun: returns the document of a row that the resumed run has in part; None if it has none.
         kernel: returns the document of a kernel that this run has already measured, if it is ok.
     """
 
@@ -105,6 +106,7 @@ class View:
     advance: Callable[[float, int, str], None]
     keep: Callable[[Result], None]
     earlier: Callable[[TaskRow], bool]
+    begun: Callable[[TaskRow], dict[str, Any] | None]
     kernel: Callable[[KernelSpec], dict[str, Any] | None]
 
 

@@ -29,8 +29,8 @@ def asked(monkeypatch):
     """Stand in for the diagnosis: 30 % of the step can be saved."""
     found = []
 
-    def diagnose(case, session, limit, tell):
-        found.append((case, session, limit))
+    def diagnose(case, session, limit, tell, *, before, **_):
+        found.append((case, session, limit, before))
         tell("the step")
         time = TimeSummary(median=0.1, ci_low=0.1, ci_high=0.1, q1=0.1, q3=0.1, min=0.1, n=9)
         saving = Saving(
@@ -59,7 +59,8 @@ def parse(*words):
 def test_what_is_asked_for_arrives(session, asked, capsys):
     words = ("--phase", "training", "--batch", "4", "--set", "decay=0", "--minutes", "0.15")
     assert command.run(parse("mnist", *words, "--layout", "nchw"), session.open) == 0
-    ((case, _, limit),) = asked
+    ((case, _, limit, before),) = asked
+    assert before is None
     assert (case.model, case.phase, case.batch, limit) == ("mnist", "training", 4, 9.0)
     assert (case.framework, case.mode, case.layout) == ("torch", "eager", "nchw")
     assert case.options == {"decay": "0"}
@@ -85,7 +86,7 @@ def test_a_large_finding_fails(session, asked, share, code):
 def test_without_a_finding_nothing_fails(session, monkeypatch):
     time = TimeSummary(median=0.1, ci_low=0.1, ci_high=0.1, q1=0.1, q3=0.1, min=0.1, n=9)
 
-    def diagnose(case, *_):
+    def diagnose(case, *_, **__):
         yield Diagnosis(step=StepRecord(spec=case, status="ok", time=time), findings=())
 
     monkeypatch.setattr("pydlbench.diagnose.run.diagnoses", diagnose)
@@ -109,8 +110,8 @@ def test_documents(session, asked, tmp_path, capsys):
 def test_what_was_found_before_an_interrupt_is_shown_and_kept(session, asked, monkeypatch, capsys):
     complete = package.diagnoses
 
-    def interrupted(*arguments):
-        for record in complete(*arguments):
+    def interrupted(*arguments, **keywords):
+        for record in complete(*arguments, **keywords):
             yield msgspec.structs.replace(record, interrupted=True)
         raise KeyboardInterrupt
 
@@ -124,3 +125,26 @@ def test_what_was_found_before_an_interrupt_is_shown_and_kept(session, asked, mo
         (entry,) = store.entries("20300102-030405-abcd")
         assert store.info("20300102-030405-abcd").status == "interrupted"
     assert entry.document["interrupted"]
+
+
+def test_a_resumed_diagnosis_begins_with_what_was_found(session, asked, monkeypatch, capsys):
+    complete = package.diagnoses
+
+    def interrupted(*arguments, **keywords):
+        for record in complete(*arguments, **keywords):
+            yield msgspec.structs.replace(record, interrupted=True)
+        raise KeyboardInterrupt
+
+    def at_once(*arguments, **keywords):
+        next(complete(*arguments, **keywords))
+        raise KeyboardInterrupt
+
+    for diagnose, words in ((interrupted, ()), (at_once, ("--resume", "last")), (complete, ())):
+        monkeypatch.setattr("pydlbench.diagnose.run.diagnoses", diagnose)
+        again = words or (("--resume", "last") if asked else ())
+        code = command.run(parse("mnist", *again), session.open)
+        assert code == (0 if diagnose is complete else 130)
+        assert says(capsys.readouterr().out, "1", FRESH)
+    assert [before and before.findings[0].problem for *_, before in asked] == [None, FRESH, FRESH]
+    with Store.open(readonly=True) as store:
+        assert store.info("20300102-030405-abcd").status == "done"

@@ -240,6 +240,11 @@ def test_interrupt_keeps_what_is_finished(session, capsys):
     out, err = capsys.readouterr()
     assert "torch eager" in out
     assert says(err, "2 of 4")
+    session.interrupt_at = None
+    timed = len(session.opened)
+    assert command.run(parse("mnist", "--batch", "2,4", "--resume", "last"), session.open) == 0
+    assert len(session.opened) == timed + 1
+    assert capsys.readouterr().out.count("torch eager") >= 2
 
 
 def test_agreement_is_a_line_and_decides_the_exit_code(session, capsys):

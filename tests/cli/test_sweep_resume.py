@@ -77,7 +77,7 @@ def test_a_diagnosis_that_was_interrupted_is_made_again(write, monkeypatch):
     path = write('[[diagnose]]\nmodel = "mnist"\nbatch = 2\n')
     made = []
 
-    def diagnoses(case, *_):
+    def diagnoses(case, *_, **__):
         made.append(case.model)
         step = StepRecord(spec=case, status="ok", time=time_of(0.1))
         yield Diagnosis(step=step, findings=(), interrupted=True)

@@ -334,3 +334,22 @@ def test_there_is_an_answer_once_the_step_is_timed_and_after_each_experiment(ans
     assert found.tried == found.untried == ()
     assert found.interrupted
     assert Diagnosis.from_dict(found.to_dict()).interrupted
+
+
+def test_a_resumed_diagnosis_repeats_no_experiment_and_no_native_row():
+    world = World(fresh_s=0.03, gaps_s=0.09, unpacked_s={"fc1": 0.02, "fc2": 0.03})
+    whole = run(world)
+    rows, turns = {}, iter((False, False, True))
+    part = run(world, stop=lambda: next(turns), resumed={"keep": rows.__setitem__})
+    assert 0 < len(part.findings) < len(whole.findings)
+    assert part.settled < whole.settled
+    assert rows
+    again = {}
+    resumed = {"before": part, "known": rows.get, "keep": again.__setitem__}
+    rest = run(world, resumed=resumed)
+    assert again == {}
+    assert rest.settled > part.settled
+    assert set(named(rest)) == set(named(whole))
+    experiments = [name for finding in rest.findings for name in finding.experiments]
+    experiments += [tried.what for tried in rest.tried]
+    assert len(experiments) == len(rest.settled)  # none was repeated

@@ -241,8 +241,13 @@ def calls(module, operator, direction, seconds, **more):
     )
 
 
-def run(world, *, explained=True, limit=1e6, batch=4, model="mnist", stop=None, **words):
-    """Diagnose a step of the invented machine, until ``stop`` returns true."""
+def run(
+    world, *, explained=True, limit=1e6, batch=4, model="mnist", stop=None, resumed=None, **words
+):
+    """Diagnose a step of the invented machine, until ``stop`` returns true.
+
+    ``resumed`` has more arguments of the diagnosis.
+    """
     case = StepSpec(model=model, batch=batch, **words)
 
     def no_breakdown(*_, **__):
@@ -252,7 +257,7 @@ def run(world, *, explained=True, limit=1e6, batch=4, model="mnist", stop=None, 
     session = Bench(world, model, batch)
     explains = explainer(world) if explained else no_breakdown
     found = None
-    for answer in diagnoses(case, session, limit, explainer=explains):
+    for answer in diagnoses(case, session, limit, explainer=explains, **(resumed or {})):
         found = answer
         if stop is not None and stop():
             break

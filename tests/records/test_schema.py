@@ -167,7 +167,7 @@ def test_a_diagnosis_is_valid(run_record, capsys, monkeypatch):
     from pydlbench.records.diagnosis import Cause, Diagnosis, Finding, Saving
     from pydlbench.records.step import StepRecord
 
-    def found(case, *_: Any) -> Iterator[Diagnosis]:
+    def found(case, *_: Any, **__: Any) -> Iterator[Diagnosis]:
         saving = Saving(
             seconds=0.03, low=0.02, high=0.04, step_s=0.1, subject="step", how="in turn", rounds=9
         )
