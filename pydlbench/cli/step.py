@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import TYPE_CHECKING, Any, Final
@@ -113,6 +113,7 @@ def read_tasks(args: StepOptions) -> tuple[list[Task], tuple[str, ...]]:
         raise UsageError("MODEL: none given; nearest: pydlbench step alexnet-owt --batch 16")
     frameworks, guessed = frameworks_of(args.model, args.framework)
     pairs, notes = framework_modes(frameworks, args.mode, FRAMEWORKS, guessed=guessed)
+    pythons = _interpreters(args.python or {}, [framework for framework, _ in pairs])
     devices, more = devices_of(args)
     if is_user_model(args.model) and (args.agree or args.feed == "host"):
         text = "--agree" if args.agree else "--feed host"
@@ -150,6 +151,7 @@ def read_tasks(args: StepOptions) -> tuple[list[Task], tuple[str, ...]]:
                     "repetitions": args.repetitions or LEAST_ROUNDS,
                     "threads": args.threads,
                     "seed": args.seed,
+                    "pythons": pythons,
                     **code_limit(args),
                 },
                 guessed=guessed,
@@ -161,6 +163,25 @@ def read_tasks(args: StepOptions) -> tuple[list[Task], tuple[str, ...]]:
             )
         )
     return tasks, (*notes, *more)
+
+
+def _interpreters(given: Mapping[str, str], frameworks: Sequence[str]) -> Mapping[str, str]:
+    """Return the interpreters of frameworks that are installed elsewhere.
+
+    Raises:
+        UsageError: a framework is not measured, or an interpreter has no pydlbench of the same
+            messages.
+    """
+    from pydlbench.workers.installation import read_installation
+
+    for name, path in given.items():
+        if name not in frameworks:
+            raise UsageError(
+                f"--python {name}={path}: {name} is not measured; nearest: --framework "
+                f"{','.join(dict.fromkeys([*frameworks, name]))}"
+            )
+        read_installation(path)
+    return given
 
 
 def _precisions(given: Sequence[str], devices: Sequence[str]) -> list[str]:

@@ -39,6 +39,7 @@ from pydlbench.cli.options import (
 from pydlbench.cli.values import (
     choices,
     device_names,
+    interpreters,
     one_of,
     real,
     splits,
@@ -115,6 +116,14 @@ class StepOptions(ModelOptions, TableOutput):
     )
     repetitions: int | None = REPETITIONS()
     width: float | None = WIDTH()
+    python: dict[str, str] | None = option(
+        "FRAMEWORK=PYTHON,...",
+        "the Python interpreter of a framework that is installed elsewhere, with a pydlbench: "
+        "torch=A/bin/python,tensorflow=B/bin/python",
+        group=HOW,
+        read=interpreters,
+        not_in_sweeps="names files of one machine; nearest: pydlbench step MODEL --python ...",
+    )
     no_checks: bool = flag("do not check first that the steps compute the model", group=HOW)
     no_trace: bool = flag("do not trace a step: no table of modules and calls", group=HOW)
     agree: bool = flag(

@@ -5,6 +5,7 @@ An invalid value is refused in one line with the nearest valid one.
 
 import math
 import re
+import sys
 from collections.abc import Sequence
 from typing import Final
 
@@ -51,6 +52,26 @@ def frameworks(option: str, text: str) -> list[str]:
     """Return the names of frameworks; ``all`` is those that run the models of the catalogue."""
     words = choices(option, text, (*FRAMEWORK_MODES, "all"))
     return [name for word in words for name in (FRAMEWORKS if word == "all" else (word,))]
+
+
+def interpreters(option: str, text: str) -> dict[str, str]:
+    """Return the interpreter of each framework in ``torch=A/bin/python,tensorflow=B/bin/python``.
+
+    Raises:
+        UsageError: a word names no framework or no interpreter, or a framework is named twice.
+    """
+    found: dict[str, str] = {}
+    for word in splits(option, text):
+        name, _, path = word.partition("=")
+        if name not in FRAMEWORK_MODES or not path:
+            near = nearest(name, FRAMEWORK_MODES, 1) or [FRAMEWORKS[0]]
+            raise UsageError(
+                f"{option} {word}: not FRAMEWORK=PATH; nearest: {near[0]}={path or sys.executable}"
+            )
+        if name in found:
+            raise UsageError(f"{option} {word}: {name} is given twice; nearest: leave one out")
+        found[name] = path
+    return found
 
 
 def wholes(option: str, text: str) -> list[int]:

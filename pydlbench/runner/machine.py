@@ -2,7 +2,7 @@
 
 import dataclasses
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -36,6 +36,7 @@ class Workers:
         timeout_s: see ``RunnerOptions``.
         code_limit_s: see ``RunnerOptions``.
         python: see ``RunnerOptions``.
+        pythons: see ``RunnerOptions``.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class Workers:
         timeout_s: float | None,
         code_limit_s: float | None = None,
         python: str | None = None,
+        pythons: Mapping[str, str] | None = None,
     ) -> None:
         self._cpus = tuple(cpus)
         self._limits = _limits(timeout_s)
@@ -51,7 +53,7 @@ class Workers:
         if code_limit_s is not None:  # the user's code runs with the first request, not before
             start = {"start_timeout": timeout_s or DEFAULT_TIMEOUT}
             self._code_limits = {**_limits(code_limit_s), **start, "allows": "--time-limit"}
-        self._python = python
+        self._python, self._pythons = python, pythons or {}
         self._workers: dict[tuple[str, str, str, bool, str | None], Worker] = {}
         self._bursts = True
 
@@ -86,11 +88,12 @@ class Workers:
             log = capabilities.declaration(backend).log_environment if logging else {}
             extra = {**allocator_environment(allocator), **log}
             limits = self._limits if backend == "native" else self._code_limits
-            usual = not extra and self._python is None
+            python = self._pythons.get(backend, self._python)
+            usual = not extra and python is None
             worker = take_early(backend, device, self._cpus) if usual else None
             if worker is None:
                 worker = Worker(
-                    backend, device, self._cpus, environment=extra, python=self._python, **limits
+                    backend, device, self._cpus, environment=extra, python=python, **limits
                 )
             for name, limit in limits.items():
                 setattr(worker, name, limit)

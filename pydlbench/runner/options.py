@@ -1,6 +1,7 @@
 """Settings of a session."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from pydlbench.backends.base import DEFAULT_WORKSPACE
 
@@ -40,6 +41,7 @@ class RunnerOptions:
             user's code; None for the limit of other workers.
         python: interpreter of another installation, whose workers measure; None for this one. Use
             it without ``keep_probes``: stored results belong to this installation.
+        pythons: interpreters of further installations, by the backend whose workers they run.
     """
 
     threads: int | None = None
@@ -58,3 +60,4 @@ class RunnerOptions:
     timeout_s: float | None = None
     code_limit_s: float | None = None
     python: str | None = None
+    pythons: Mapping[str, str] = field(default_factory=dict)

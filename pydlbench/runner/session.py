@@ -51,7 +51,7 @@ class Session:
         self.options = how = options or RunnerOptions()
         self.facts: CpuFacts = read_cpu_facts()
         self.cpus: tuple[int, ...] = affinity.choose_cpus(self.facts, how.threads)
-        self._workers = Workers(self.cpus, how.timeout_s, how.code_limit_s, how.python)
+        self._workers = Workers(self.cpus, how.timeout_s, how.code_limit_s, how.python, how.pythons)
         self.devices = Devices(self.facts, self.cpus, self._workers, how.keep_probes)
         self._kernels = SessionKernels(how, self.facts, self.cpus, self._workers, self.devices)
         self.recorded: dict[bytes, Any] = {}

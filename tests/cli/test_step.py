@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
+import sysconfig
+import venv
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -457,3 +459,42 @@ def test_an_onnx_file_runs_in_onnxruntime(own, session, capsys):
     out = capsys.readouterr().out
     assert main(["runs", "show", "last"]) == 0
     assert capsys.readouterr().out.endswith(out)
+
+
+@pytest.mark.parametrize(
+    ("word", "near"),
+    [
+        ("tensorflow", "nearest: tensorflow="),
+        ("tensorflw=/bin/python", "nearest: tensorflow=/bin/python"),
+        ("torch=/a,torch=/b", "nearest: leave one out"),
+        ("jax=/bin/python", "nearest: --framework torch,tensorflow,jax"),
+        ("torch=/none", "nearest: "),
+    ],
+)
+def test_interpreters_are_of_frameworks_that_are_measured(word, near):
+    with pytest.raises(UsageError, match=near) as caught:
+        command.read_tasks(parse("mnist", "--framework", "torch,tensorflow", "--python", word))
+    assert word.split(",")[-1].split("=")[-1] in str(caught.value)
+
+
+@pytest.mark.deep
+def test_two_frameworks_are_measured_in_an_environment_of_each(tmp_path, capsys):
+    started = {}
+    for name in ("torch", "tensorflow"):
+        venv.create(tmp_path / name, symlinks=True)
+        (packages,) = tmp_path.joinpath(name).glob("lib/python*/site-packages")
+        started[name] = tmp_path / f"{name}.txt"
+        paths = [Path(steps.__file__).parents[2], sysconfig.get_path("purelib")]
+        (packages / "here.pth").write_text("\n".join([*map(str, paths), "import started"]))
+        (packages / "started.py").write_text(
+            f"import sys\nopen({str(started[name])!r}, 'a').write(f'{{sys.orig_argv[-1]}}\\n')\n"
+        )
+    pythons = ",".join(f"{name}={tmp_path / name}/bin/python" for name in started)
+    words = ("--framework", "torch,tensorflow", "--batch", "2", "--repetitions", "1", "--no-checks")
+    store = ("--store", str(tmp_path / "store.db"), "--json", "-")
+    assert main(["step", "mnist", *words, "--no-trace", "--python", pythons, *store]) == 0
+    found = {step["framework"]: step for step in json.loads(capsys.readouterr().out)["steps"]}
+    for name, step in found.items():
+        assert (step["status"], step["framework"]) == ("ok", name)
+        # One start tells what is installed; the others are workers.
+        assert len(started[name].read_text().splitlines()) > 1

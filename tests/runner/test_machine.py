@@ -221,3 +221,10 @@ def test_a_row_near_it_has_them_confirmed_also_after_one_that_was_far(kept_devic
     assert windows.count("bandwidth") >= 1
     # Its roof is that of memory: what another precision would bring is told beside it.
     assert ("fma_peak", "bf16") in machine.asked
+
+
+def test_a_framework_that_is_installed_elsewhere_runs_in_its_own_interpreter():
+    workers = Workers((0,), None, python="/usual", pythons={"torch": "/of/torch"})
+    places = [workers.get(name, "cpu")._python for name in ("torch", "tensorflow", "native")]
+    workers.close()
+    assert places == ["/of/torch", "/usual", "/usual"]

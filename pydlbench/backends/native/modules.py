@@ -1,5 +1,6 @@
 """Import of the C++ extension modules and CUDA's libraries, with the reason if one is missing."""
 
+import contextlib
 import ctypes
 import importlib
 import os
@@ -134,6 +135,31 @@ def find_library(name: str, cuda: str) -> str | None:
     return str(path) if path.exists() else None
 
 
+# Wheels of cuDNN, each for one version of CUDA, that put their files into the same folder.
+_CUDNN_WHEELS = ("nvidia-cudnn-cu12", "nvidia-cudnn-cu13")
+
+
+def check_single_cudnn() -> None:
+    """Check that this environment has a cuDNN for one version of CUDA only.
+
+    Both wheels install into ``nvidia/cudnn``, and the later one replaces files of the other, so
+    that one framework would run with a library for the wrong CUDA.
+
+    Raises:
+        UnsupportedError: both wheels are installed.
+    """
+    installed = []
+    for name in _CUDNN_WHEELS:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            installed.append(f"{name} {metadata.version(name)}")
+    if len(installed) > 1:
+        raise UnsupportedError(
+            f"{' and '.join(installed)} are in one environment: both install into nvidia/cudnn, so "
+            "that one of them is damaged; nearest: an environment for each framework, and "
+            "pydlbench step --python torch=A/bin/python,tensorflow=B/bin/python"
+        )
+
+
 def load_libraries(module: Any = None) -> dict[str, dict[str, str]]:
     """Load cuDNN and cuBLASLt unless they are loaded; one of them is sufficient.
 
@@ -145,7 +171,9 @@ def load_libraries(module: Any = None) -> dict[str, dict[str, str]]:
 
     Raises:
         BackendMissingError: both are missing or too old.
+        UnsupportedError: see :func:`check_single_cudnn`.
     """
+    check_single_cudnn()
     cuda = module or native_module("_cuda")
     major = str(cuda.built_with()["cuda"]).partition(".")[0]
     # cuDNN opens NVRTC by name when it compiles a kernel, and so finds a copy that is loaded.

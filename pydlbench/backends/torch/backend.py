@@ -29,6 +29,7 @@ from pydlbench.backends.frameworks.device_clock import (
 )
 from pydlbench.backends.frameworks.shared_kernel import Transfer
 from pydlbench.backends.host_clock import HostClock, Operator
+from pydlbench.backends.native.modules import check_single_cudnn
 from pydlbench.backends.native.nvml import Monitor
 from pydlbench.backends.torch import settings
 from pydlbench.backends.torch.layers import user_kernel
@@ -362,6 +363,7 @@ def _remarks(spec: KernelSpec) -> tuple[str, ...]:
 
 
 def _check_gpu(index: int) -> None:
+    check_single_cudnn()
     if torch.version.cuda is None:
         raise UnsupportedError(f"torch {torch.__version__} was built without CUDA")
     if not torch.cuda.is_available():

@@ -1,11 +1,14 @@
 """Whether there is a GPU: the default device, and what is said where there is none."""
 
 import sys
+from importlib.metadata import PackageNotFoundError
 from types import SimpleNamespace
 
 import pytest
 
 from pydlbench.backends import capabilities as presence
+from pydlbench.backends.native import modules
+from pydlbench.errors import UnsupportedError
 
 
 @pytest.fixture
@@ -51,3 +54,19 @@ def test_a_gpu_that_cannot_be_used_is_not_passed_over_in_silence(driver, built):
     device, notes = presence.default_device()
     assert device == "cpu"
     assert notes == ("there is a GPU, but the CPU is measured: built without CUDA",)
+
+
+@pytest.mark.parametrize("installed", [(), ("12",), ("13",), ("12", "13")])
+def test_an_environment_with_cudnn_for_two_versions_of_cuda_is_refused(monkeypatch, installed):
+    def version(name):
+        if not name.endswith(installed or ("none",)):
+            raise PackageNotFoundError(name)
+        return "9.20"
+
+    monkeypatch.setattr(modules.metadata, "version", version)
+    if len(installed) < 2:
+        modules.check_single_cudnn()
+        return
+    with pytest.raises(UnsupportedError, match=r"cu12 9\.20 and nvidia-cudnn-cu13") as caught:
+        modules.check_single_cudnn()
+    assert "--python torch=" in str(caught.value)

@@ -1,0 +1,151 @@
+"""Whole commands on a GPU that is invented: its driver, its kernels, PyTorch on it and failures."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import pydlbench
+
+pytestmark = pytest.mark.deep
+
+SITE = Path(__file__).parents[1] / "helpers" / "gpu_site"
+ROOT = Path(pydlbench.__file__).parents[1]
+
+
+class Finished:
+    """A command that has ended: its exit code, its messages, and its JSON."""
+
+    def __init__(self, process):
+        self.code, self.said = process.returncode, process.stderr
+        self._text = process.stdout
+
+    @property
+    def json(self):
+        assert self._text, self.said
+        return json.loads(self._text)
+
+
+@pytest.fixture
+def command(tmp_path):
+    """Run a command on the invented GPU, in which failures may be planted."""
+
+    def run(*words, planted="", device=("--device", "cuda:0")):
+        places = [str(SITE), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+        own = {
+            "PYTHONPATH": os.pathsep.join(places),
+            "INVENTED_GPU": planted,
+            "PYDLBENCH_STORE": str(tmp_path / "store.db"),
+            "PYDLBENCH_PROBES": str(tmp_path / "kept" / "probes.json"),
+        }
+        line = [sys.executable, "-m", "pydlbench", *words, *device, "--quiet", "--json", "-"]
+        return Finished(
+            subprocess.run(
+                line,
+                env=os.environ | own,
+                capture_output=True,
+                text=True,
+                cwd=ROOT,
+                timeout=600,
+                check=False,
+            )
+        )
+
+    return run
+
+
+def test_rows_take_the_time_of_the_card_and_a_failure_costs_one_row(command):
+    # The fastest plan of convolutions is wrong, that of ReLU cannot be captured, and a process that
+    # starts a kernel of a normalisation ends.
+    shapes = "conv:mb2ic3ih8oc4kh3n'a',relu:mb2ic3ih5,lrn:mb2ic6ih5"
+    found = command(
+        *("layers", "--shape", shapes, "--backend", "native", "--repetitions", "2"),
+        planted="wrong=conv_engine_0,capture=relu,kill=lrn",
+    )
+    assert found.code == 0, found.said
+    convolution, relu, normalisation = found.json["measurements"]
+    assert convolution["algorithm"] == "engine 1"
+    assert convolution["timing"] == "cuda-graph"
+    assert convolution["time_s"]["median"] == pytest.approx(2e-6, rel=0.01)  # of a launch
+    assert (relu["timing"], relu["status"], relu["correct"]["status"]) == ("events", "ok", "ok")
+    assert normalisation["status"] == "failed"
+    assert "SIGKILL" in normalisation["reason"]
+    assert found.json["run"]["device"]["name"] == "NVIDIA H200"
+    peaks = convolution["peak_tflops"]
+    assert 0.9 < peaks["measured"] / peaks["theoretical"] < 1
+
+
+def test_the_only_gpu_is_cuda_0(command):
+    found = command("layers", "--shape", "relu:mb2ic3ih5", "--device", "cuda:1", device=())
+    assert found.code == 1
+    assert found.said == "pydlbench: there is 1 GPU, and cuda:1 is not among them\n"
+
+
+def test_rows_of_pytorch_are_timed_like_native_ones(command):
+    shapes = "conv:mb2ic3ih8oc4kh3,relu:mb2ic3ih5"
+    found = command(
+        *("layers", "--shape", shapes, "--backend", "native,torch", "--repetitions", "1"),
+        *("--pass", "all", "--precision", "fp32,bf16-tc", "--cache", "hot,all-cold"),
+    )
+    rows = found.json["measurements"]
+    assert {row["status"] for row in rows} == {"ok"}, found.said
+    assert {row["backend"] for row in rows} == {"native", "torch"}
+    assert {(row["cache"], row["timing"]) for row in rows} == {
+        ("hot", "cuda-graph"),
+        ("all-cold", "events"),
+    }
+    names = {row["kernels"][0]["name"] for row in rows if row["backend"] == "torch"}
+    assert "invented::convolution_backward" in names
+
+
+def test_a_call_that_waits_for_the_card_cannot_be_captured_and_says_so(command):
+    found = command(
+        *("layers", "--shape", "relu:mb2ic3ih5", "--backend", "torch", "--repetitions", "1"),
+        planted="waits=clamp_min",
+    )
+    (row,) = found.json["measurements"]
+    assert row["status"] == "failed"
+    assert "capturing" in row["reason"]
+
+
+def test_a_card_without_room_costs_only_the_rows_that_need_it(command):
+    shapes = "relu:mb2ic3ih5,relu:mb64ic64ih64"
+    found = command(
+        *("layers", "--shape", shapes, "--backend", "native,torch", "--repetitions", "1"),
+        planted=f"memory={32 << 20}",
+    )
+    statuses = [
+        (row["layer"] or row["problem"], row["status"]) for row in found.json["measurements"]
+    ]
+    assert [status for name, status in statuses if "ih5" in name] == ["ok", "ok"]
+    assert not any(status == "ok" for name, status in statuses if "ih64" in name)
+
+
+def test_a_step_is_the_time_line_of_the_card(command):
+    found = command(
+        *("step", "mnist", "--batch", "2", "--phase", "training", "--framework", "torch"),
+        *("--repetitions", "2"),
+    )
+    (step,) = found.json["steps"]
+    assert step["status"] == "ok", found.said
+    assert step["calls"]
+    assert step["between_calls_s"] > 0
+
+
+def test_a_breakdown_adds_up(command):
+    words = ("mnist", "--batch", "2", "--phase", "forward", "--framework", "torch")
+    found = command("breakdown", *words).json
+    known = {name for name, level in found["levels"].items() if level is not None}
+    assert {"native", "in_context", "step"} <= known
+    step_s = found["levels"]["step"]["median"]
+    assert sum(term["seconds"] for term in found["terms"]) == pytest.approx(step_s, rel=1e-6)
+
+
+def test_a_profiler_without_kernels_is_named(command):
+    words = ("mnist", "--batch", "2", "--phase", "forward", "--framework", "torch")
+    found = command("breakdown", *words, planted="profiler")
+    assert found.code == 1
+    assert "CUPTI" in json.dumps(found.json)
