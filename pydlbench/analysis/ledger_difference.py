@@ -25,6 +25,9 @@ SAME_SHARE: Final = 0.02
 #: Counts differ if they differ by more than this share: of several steps they are means.
 SAME_COUNT_SHARE: Final = 0.01
 
+#: Rows of two timed steps that are no calls.
+BETWEEN_CALLS: Final = "between calls"
+TRACED_STEP: Final = "step - traced step"
 _OTHER_SHAPES: Final = "other shapes"
 
 
@@ -75,12 +78,12 @@ def compare_steps(a: StepRecord, b: StepRecord) -> tuple[LedgerDifference, ...]:
     (a_between_s, a_calls_s), (b_between_s, b_calls_s) = traced_s
     rows.append(
         LedgerDifference(
-            operator="between calls", a_s=a_between_s, b_s=b_between_s, why="between calls"
+            operator=BETWEEN_CALLS, a_s=a_between_s, b_s=b_between_s, why="between calls"
         )
     )
     rows.append(
         LedgerDifference(
-            operator="step - traced step",
+            operator=TRACED_STEP,
             a_s=a_s - a_between_s - a_calls_s,
             b_s=b_s - b_between_s - b_calls_s,
             why="traced in one process",

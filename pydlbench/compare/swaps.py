@@ -7,15 +7,23 @@ from typing import Final
 
 import msgspec
 
+from pydlbench.analysis.call_times import CACHES
+from pydlbench.analysis.experiments import FRESH_MEMORY
+from pydlbench.analysis.ledger_difference import BETWEEN_CALLS, TRACED_STEP, compare_steps
+from pydlbench.analysis.rows import measure_fault
+from pydlbench.analysis.subjects import with_parts
 from pydlbench.backends.steps import requests
+from pydlbench.backends.steps.timed_calls import SwappedOperators
 from pydlbench.records.agreement import SwapSaving, SwapTerm
+from pydlbench.records.ledger import LedgerDifference
 from pydlbench.records.step import StepRecord, StepSpec
-from pydlbench.records.trace import OperatorsFacts, RecordedCall
+from pydlbench.records.trace import CallInContext, OperatorsFacts, RecordedCall
 from pydlbench.runner.session import Session
 from pydlbench.study.loop import Study, Subject, random_order
 from pydlbench.timing.chunk import Chunk, ChunkRequest
 from pydlbench.timing.policy import Policy
 from pydlbench.timing.statistics import median, median_interval
+from pydlbench.units import format_seconds
 from pydlbench.workers.host import RemoteKernel, releasing
 
 #: Processes that time the calls alone.
@@ -26,28 +34,28 @@ PROCESSES: Final = 6
 class CallsAlone:
     """The swapped calls of a step, each alone, in several processes.
 
+    The sums over the calls of a step are by process, for the original and for the user's kernel.
+
     Attributes:
         calls: the distinct calls, with their numbers in a step.
-        original: seconds of all calls of a step with the original kernel, by process.
-        swapped: the same with the user's kernel.
+        seconds: with operands in caches.
+        cold_s: after other memory was written.
+        faults: page faults.
+        fault_s: seconds of a page fault; None if unknown.
     """
 
     calls: Sequence[RecordedCall]
-    original: Mapping[int, float]
-    swapped: Mapping[int, float]
+    seconds: Sequence[Mapping[int, float]]
+    cold_s: Sequence[Mapping[int, float]] = ()
+    faults: Sequence[Mapping[int, float]] = ()
+    fault_s: float | None = None
 
-    def in_context(self, record: StepRecord) -> float | None:
-        """Return the seconds of these calls in a traced step; None if it was not traced."""
-        if record.calls is None:
-            return None
+    def has(self, call: CallInContext | LedgerDifference) -> bool:
+        """Whether a call of a traced step is one of these."""
         # Traced calls have no overload: ``aten.add``, not ``aten.add.Tensor``.
-        operators = {".".join(call.operator.split(".")[:2]) for call in self.calls}
-        modules = tuple(f"{name}." for call in self.calls for name in call.names)
-        return sum(
-            call.in_context_s
-            for call in record.calls
-            if call.operator in operators or f"{call.module}.".startswith(modules)
-        )
+        operators = {".".join(each.operator.split(".")[:2]) for each in self.calls}
+        modules = tuple(f"{name}." for each in self.calls for name in each.names)
+        return call.operator in operators or f"{call.module}.".startswith(modules)
 
 
 def time_alone(spec: StepSpec, session: Session) -> CallsAlone:
@@ -80,28 +88,32 @@ def time_alone(spec: StepSpec, session: Session) -> CallsAlone:
             for error in study.take([subject], first=number).values():
                 raise error
     visits = study.table.series("alone")
-    original, swapped = (
-        {visit.round: median(parts[side] for parts in visit.parts) for visit in visits}
-        for side in (0, 1)
-    )
-    return CallsAlone(calls, original, swapped)
+    sums = [
+        {visit.round: median(parts[place] for parts in visit.parts) for visit in visits}
+        for place in range(2 * SwappedOperators.PARTS)  # of the original and of the user's kernel
+    ]
+    fault_s = None if spec.on_gpu else measure_fault(session)
+    seconds, cold_s, faults = (sums[part :: SwappedOperators.PARTS] for part in range(3))
+    return CallsAlone(calls, seconds, cold_s, faults, fault_s)
 
 
 def _rounds(
     kernel: RemoteKernel[OperatorsFacts], counts: Sequence[int], request: ChunkRequest
 ) -> Chunk:
-    """Return samples whose parts are the original's and the user's time in a step."""
+    """Return samples whose parts are sums over a step, of the original and of the user's kernel."""
     chunk = kernel.sample(msgspec.structs.replace(request, inner=1, touch=False))
-    width = 2 * len(counts)  # the original and the user's kernel
+    both = 2 * SwappedOperators.PARTS
+    width = both * len(counts)
     rows = [chunk.seconds[begin : begin + width] for begin in range(0, len(chunk.seconds), width)]
-    parts = tuple(
-        tuple(
-            sum(count * each for count, each in zip(counts, row[side::2], strict=True))
-            for side in (0, 1)
-        )
+    parts = [
+        [
+            sum(count * each for count, each in zip(counts, row[place::both], strict=True))
+            for place in range(both)
+        ]
         for row in rows
-    )
-    return msgspec.structs.replace(chunk, seconds=tuple(map(sum, parts)), parts=parts)
+    ]
+    seconds = [row[0] + row[SwappedOperators.PARTS] for row in parts]
+    return with_parts(chunk, seconds, parts)
 
 
 def saving_of(
@@ -115,68 +127,115 @@ def saving_of(
         swapped: the step with the swap.
         control: the step with the original called through the same Python hook.
     """
-    before, after = alone.in_context(control), alone.in_context(swapped)
-    context = 0.0 if before is None else before - median(alone.original.values())
+    foretold_s = _less(*alone.seconds)
+    step_s = _less(control.rounds_s, swapped.rounds_s)
+    rows = _fresh_memory(alone, swapped, control)
+    of_context = 0.0
+    rest = "the step less the rows above"
+    if control.calls is not None and swapped.calls is not None:
+        before, after = (
+            sum(call.in_context_s for call in step.calls or () if alone.has(call))
+            for step in (control, swapped)
+        )
+        of_context = before - median(alone.seconds[0].values())
+        left = before - after - median(foretold_s.values()) - sum(row.saved_s for row in rows)
+        caches = _caches(alone, left)
+        rows += [caches, *_elsewhere(alone, swapped, control)]
+        rest += f"; {format_seconds(left - caches.saved_s)} of it in these calls, as traced"
     foretold = _term(
         "foretold by the calls alone",
         "original less swapped call, each alone, times the calls of a step",
-        alone.original,
-        alone.swapped,
-        context,
+        foretold_s,
+        of_context,
     )
-    step = _term(
-        "saved in the step",
-        "steps with the original and with the kernel of the swap, in turn",
-        control.rounds_s,
-        swapped.rounds_s,
-    )
-    dispatch = _term(
-        "dispatch of the swap, left out",
-        "the original through the same Python hook, less the step as it is",
-        control.rounds_s,
-        a.rounds_s,
-    )
-    rows = []
-    known = foretold.saved_s
-    if before is not None and after is not None:
-        whole = [sum(c.in_context_s for c in each.calls or ()) for each in (control, swapped)]
-        parts = before - after - foretold.saved_s, whole[0] - whole[1] - before + after
-        rows = [
-            SwapTerm(term="these calls in context", saved_s=parts[0], how="traced steps"),
-            SwapTerm(term="other calls", saved_s=parts[1], how="traced steps"),
-        ]
-        known += sum(parts)
-    rest = SwapTerm(
-        term="unexplained",
-        saved_s=step.saved_s - known,
-        ci_low=None if step.ci_low is None else step.ci_low - known,
-        ci_high=None if step.ci_high is None else step.ci_high - known,
-        how="the step less the rows above",
-    )
+    known = foretold.saved_s + sum(row.saved_s for row in rows)
+    unexplained = {number: each - known for number, each in step_s.items()}
     return SwapSaving(
         calls=sum(call.count for call in alone.calls),
         foretold=foretold,
-        between=(*rows, rest),
-        step=step,
-        dispatch=dispatch,
+        between=(*rows, _term("unexplained", rest, unexplained)),
+        step=_term(
+            "saved in the step",
+            "steps with the original and with the kernel of the swap, in turn",
+            step_s,
+        ),
+        dispatch=_term(
+            "dispatch of the swap, left out",
+            "the original through the same Python hook, less the step as it is",
+            _less(control.rounds_s, a.rounds_s),
+        ),
     )
 
 
-def _term(
-    name: str, how: str, a: Mapping[int, float], b: Mapping[int, float], context: float = 0.0
-) -> SwapTerm:
-    """Return the differences of two times in rounds of the same numbers.
+def _fresh_memory(alone: CallsAlone, swapped: StepRecord, control: StepRecord) -> list[SwapTerm]:
+    """Return what fewer page faults of the step save that the calls alone do not save."""
+    if alone.fault_s is None or control.faults is None or swapped.faults is None:
+        return []
+    step = control.faults - swapped.faults
+    fewer = {number: step - each for number, each in _less(*alone.faults).items()}
+    how = (
+        f"the step has {step:.0f} page faults less, the calls alone "
+        f"{step - median(fewer.values()):.0f}, at {1e6 * alone.fault_s:.2f} us each"
+    )
+    return [_term(FRESH_MEMORY, how, {n: alone.fault_s * each for n, each in fewer.items()})]
+
+
+def _caches(alone: CallsAlone, left: float) -> SwapTerm:
+    """Return what operands that are not in caches add to the saving.
+
+    In a step some operands are in caches, so it is an upper bound, limited to what is left.
+
+    Args:
+        alone: the calls alone.
+        left: what these calls save in the step beyond what other causes explain.
+    """
+    cold, hot = _less(*alone.cold_s), _less(*alone.seconds)
+    more = _less(cold, hot)
+    middle = median(more.values())
+    share = min(1.0, max(0.0, left / middle)) if middle else 0.0
+    return _term(
+        CACHES,
+        "the saving of the calls alone after other memory was written, less that with operands in "
+        "caches; no more than these calls save in the step",
+        {number: share * each for number, each in more.items()},
+    )
+
+
+def _elsewhere(alone: CallsAlone, swapped: StepRecord, control: StepRecord) -> list[SwapTerm]:
+    """Return what traced steps save in other calls, and between calls."""
+    rows = compare_steps(control, swapped)
+    between = [row for row in rows if row.operator == BETWEEN_CALLS]
+    no_calls = (BETWEEN_CALLS, TRACED_STEP)
+    others = [row for row in rows if row.operator not in no_calls and not alone.has(row)]
+    how = "traced steps"
+    if others:
+        most = others[0]
+        how += f"; most in {most.operator} {most.module}, {format_seconds(-most.difference_s)}"
+    return [
+        SwapTerm(term=name, saved_s=-sum(row.difference_s for row in some), how=words)
+        for name, some, words in (
+            ("other calls", others, how),
+            ("between calls", between, "traced steps: dispatch, autograd, memory that is freed"),
+        )
+    ]
+
+
+def _less(a: Mapping[int, float], b: Mapping[int, float]) -> dict[int, float]:
+    """Return differences in rounds of the same numbers."""
+    return {number: a[number] - b[number] for number in sorted(a.keys() & b.keys())}
+
+
+def _term(name: str, how: str, values: Mapping[int, float], context: float = 0.0) -> SwapTerm:
+    """Return the median of a saving with its interval.
 
     Args:
         name: name of the term.
         how: how it was measured.
-        a: times by round.
-        b: times that are subtracted.
+        values: the saving by round.
         context: what the original takes longer in the step than alone. The interval allows for it:
             that of the other kernel may be as long, or none.
     """
-    values = [a[number] - b[number] for number in sorted(a.keys() & b.keys())]
-    interval = median_interval(values, signed=True)
+    interval = median_interval(values.values(), signed=True)
     low = None if interval is None else interval.low + min(0.0, context)
     high = None if interval is None else interval.high + max(0.0, context)
-    return SwapTerm(term=name, saved_s=median(values), ci_low=low, ci_high=high, how=how)
+    return SwapTerm(term=name, saved_s=median(values.values()), ci_low=low, ci_high=high, how=how)

@@ -1,10 +1,13 @@
 """Two models' steps in turn: the verdict, what they compute, and the calls by which they differ."""
 
+from types import SimpleNamespace
+
 import msgspec
 import pytest
 
 from pydlbench.cli.compare_models import read_task
 from pydlbench.cli.compare_options import CompareOptions
+from pydlbench.compare import swaps
 from pydlbench.compare.models import change_of, compare_models, impossible_steps
 from pydlbench.compare.swaps import CallsAlone, saving_of
 from pydlbench.errors import UsageError
@@ -15,6 +18,7 @@ from pydlbench.records.step import StepRecord, StepSpec
 from pydlbench.records.trace import CallInContext, RecordedCall
 from pydlbench.report.change import change_report, conclude
 from pydlbench.report.text import as_text
+from pydlbench.timing.chunk import Chunk, ChunkRequest
 
 #: Seconds of the calls of A, by module.
 CALLS = {"fc1": 0.02, "fc2": 0.03, "head": 0.01}
@@ -243,7 +247,9 @@ def test_the_saving_of_a_swap_adds_up_and_is_held_against_what_was_foretold(
 
     a, control = taken(0.05, 0.02, 1), taken(0.052, 0.02, 2)
     b = taken(0.052 - step, 0.02 - step, -2 if told is not None else -9)
-    saving = saving_of(CallsAlone(calls, original, swapped), a, b, control)
+    cold = [{n: x + 0.001 for n, x in original.items()}, swapped]
+    alone_s = CallsAlone(calls, [original, swapped], cold)
+    saving = saving_of(alone_s, a, b, control)
     assert saving.calls == 3
     assert saving.as_foretold is told
     assert saving.foretold.saved_s == pytest.approx(alone, abs=3e-4)
@@ -257,3 +263,50 @@ def test_the_saving_of_a_swap_adds_up_and_is_held_against_what_was_foretold(
     words = {True: ": as foretold", False: "not as foretold", None: "cannot tell"}
     assert words[told] in first
     assert ModelChange.from_dict(change.to_dict()).swap == saving
+
+
+def test_causes_of_a_swap_are_those_that_experiments_show():
+    """The original's operands are not in caches, and it takes fresh memory in the step only."""
+    calls = [RecordedCall(signature="aten.relu(...)", operator="aten.relu", count=1)]
+    rounds = range(6)
+    hot = [dict.fromkeys(rounds, 0.010), dict.fromkeys(rounds, 0.008)]
+    cold = [dict.fromkeys(rounds, 0.014), dict.fromkeys(rounds, 0.009)]
+    faults = [dict.fromkeys(rounds, 100), dict.fromkeys(rounds, 100)]
+    alone = CallsAlone(calls, hot, cold, faults, fault_s=1e-6)
+
+    def step(relu_s, others_s, between_s, page_faults):
+        parts = {"relu": relu_s, "fc": others_s}
+        one = record("x", calls=parts, between_calls_s=between_s, faults=page_faults)
+        traced = tuple(
+            msgspec.structs.replace(call, operator=f"aten.{call.module}") for call in one.calls
+        )
+        whole = dict.fromkeys(rounds, relu_s + others_s + between_s)
+        return msgspec.structs.replace(one, calls=traced, rounds_s=whole)
+
+    control = step(0.014, 0.050, 0.004, 1500)
+    saving = saving_of(alone, control, step(0.008, 0.051, 0.003, 500), control)
+    rows = {row.term: row.saved_s for row in saving.between}
+    assert saving.foretold.saved_s == pytest.approx(0.002)
+    assert rows["fresh memory"] == pytest.approx(0.001)
+    # The step saves 6 ms in these calls: 3 ms are left, and caches could explain 3.
+    assert rows["caches"] == pytest.approx(0.003)
+    assert rows["other calls"] == pytest.approx(-0.001)
+    assert rows["between calls"] == pytest.approx(0.001)
+    assert rows["unexplained"] == pytest.approx(0, abs=1e-9)
+    assert "aten.fc" in saving.between[2].how
+    slower = saving_of(alone, control, step(0.013, 0.050, 0.004, 1500), control)
+    rows = {row.term: row.saved_s for row in slower.between}
+    assert rows["caches"] == 0  # these calls save less than foretold
+    assert rows["unexplained"] == pytest.approx(-0.001)
+    assert "-1.00 ms" in slower.between[-1].how
+    small = saving_of(alone, control, step(0.0115, 0.050, 0.004, 1500), control)
+    assert {row.term: row.saved_s for row in small.between}["caches"] == pytest.approx(0.0005)
+
+
+def test_numbers_of_swapped_calls_are_summed_over_a_step():
+    # Two calls, made twice and once; of each the original and the kernel: hot, cold, faults.
+    row = (1.0, 2.0, 10.0, 0.5, 1.5, 4.0, 3.0, 5.0, 0.0, 2.0, 4.0, 1.0)
+    kernel = SimpleNamespace(sample=lambda _: Chunk(seconds=row * 2))
+    chunk = swaps._rounds(kernel, [2, 1], ChunkRequest(samples=2))
+    assert chunk.parts == ((5.0, 9.0, 20.0, 3.0, 7.0, 9.0),) * 2
+    assert chunk.seconds == (8.0, 8.0)

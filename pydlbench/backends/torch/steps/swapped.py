@@ -19,13 +19,16 @@ import torch
 from torch import nn
 
 from pydlbench.backends.frameworks.backend import FrameworkBackend
+from pydlbench.backends.host_clock import page_faults
 from pydlbench.backends.steps.definition import StepModel
-from pydlbench.backends.steps.timed_calls import OperatorsKernel
+from pydlbench.backends.steps.timed_calls import SwappedOperators
 from pydlbench.backends.steps.user_code import accepts, load_user_object, user_code_errors
 from pydlbench.backends.torch import settings
 from pydlbench.backends.torch.steps.calls_alone import Operands, copies
 from pydlbench.backends.torch.steps.profiled import below_autograd
 from pydlbench.backends.torch.steps.signature import signature
+from pydlbench.devices.cpu.facts import read_cpu_facts
+from pydlbench.devices.cpu.working_set import last_level_bytes
 from pydlbench.errors import RefusedKernelError, UnsupportedError, UsageError, unknown_word
 from pydlbench.records.step import SWAPPED_MODULE, StepSpec
 from pydlbench.records.trace import OperatorsFacts, RecordedCall
@@ -36,6 +39,10 @@ _KEY: Final = torch._C.DispatchKey.BackendSelect
 _CLOCK, _DRAW = time.perf_counter, random.SystemRandom().random
 # Share of the timed calls whose results are compared.
 _COMPARED: Final = 0.5
+# Memory that is written between calls with cold caches: so many times the last-level cache, of
+# which a virtual machine may show all that its host has.
+_EVICTED_CACHES: Final = 2
+_MAX_EVICTED_BYTES: Final = 1 << 26
 
 
 @dataclasses.dataclass(eq=False)
@@ -282,6 +289,7 @@ class JudgedCall:
         wait: returns when the device is done.
         spec: the step.
         autocast: returns a new context for the forward phase of the step.
+        faults: page faults of the last call.
     """
 
     swap: Swap
@@ -290,9 +298,13 @@ class JudgedCall:
     wait: Callable[[], None]
     spec: StepSpec
     autocast: Callable[[], contextlib.AbstractContextManager[Any]]
+    faults: int = 0
 
-    def run(self) -> float:
+    def run(self, evict: Callable[[], Any] = lambda: None) -> float:
         """Change the operands, make the call, and return its seconds.
+
+        Args:
+            evict: called before the clock starts; it may displace the operands from caches.
 
         Raises:
             RefusedKernelError: it computes something else, or changes an operand.
@@ -313,11 +325,14 @@ class JudgedCall:
         mode: Callable[[], Any] = below_autograd if self.swap.operator else enabled
         with settings.tf32(self.spec.precision), mode():
             torch.manual_seed(seed)
+            evict()
             self.wait()
+            faults = page_faults()
             start = _CLOCK()
             results = self.swap.results(self.launch, self.operands, context)
             self.wait()
             seconds = _CLOCK() - start
+            self.faults = page_faults() - faults
             if self.launch is not None and _DRAW() < _COMPARED:
                 torch.manual_seed(seed)
                 expected = self.swap.results(None, before, context)
@@ -376,7 +391,7 @@ def serve_swaps(
     swaps: list[Swap],
     spec: StepSpec,
     autocast: Callable[[], contextlib.AbstractContextManager[Any]],
-) -> OperatorsKernel:
+) -> SwappedOperators:
     """Prepare the swapped calls alone; see ``requests.request_swaps``.
 
     Args:
@@ -439,4 +454,10 @@ def serve_swaps(
             for key, (swap, _) in found.items()
         ),
     )
-    return OperatorsKernel(calls, facts, backend.cpus)
+    if spec.on_gpu:
+        size = torch.cuda.get_device_properties(spec.device).L2_cache_size
+    else:
+        size = last_level_bytes(read_cpu_facts(), backend.cpus)
+    size = min(_MAX_EVICTED_BYTES, _EVICTED_CACHES * size)
+    others = torch.zeros(size // 4, device=spec.device)
+    return SwappedOperators(calls, facts, backend.cpus, partial(others.add_, 1))
