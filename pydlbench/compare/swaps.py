@@ -168,7 +168,7 @@ def saving_of(
 
 
 def _fresh_memory(alone: CallsAlone, swapped: StepRecord, control: StepRecord) -> list[SwapTerm]:
-    """Return what fewer page faults of the step save that the calls alone do not save."""
+    """Return the saving by page faults that the step has less, and the calls alone have not."""
     if alone.fault_s is None or control.faults is None or swapped.faults is None:
         return []
     step = control.faults - swapped.faults
@@ -181,7 +181,7 @@ def _fresh_memory(alone: CallsAlone, swapped: StepRecord, control: StepRecord) -
 
 
 def _caches(alone: CallsAlone, left: float) -> SwapTerm:
-    """Return what operands that are not in caches add to the saving.
+    """Return the saving that is added by operands that are not in caches.
 
     In a step some operands are in caches, so it is an upper bound, limited to what is left.
 
@@ -202,7 +202,7 @@ def _caches(alone: CallsAlone, left: float) -> SwapTerm:
 
 
 def _elsewhere(alone: CallsAlone, swapped: StepRecord, control: StepRecord) -> list[SwapTerm]:
-    """Return what traced steps save in other calls, and between calls."""
+    """Return the savings of traced steps in other calls, and between calls."""
     rows = compare_steps(control, swapped)
     between = [row for row in rows if row.operator == BETWEEN_CALLS]
     no_calls = (BETWEEN_CALLS, TRACED_STEP)
