@@ -44,7 +44,7 @@ from pydlbench.workers.channel import (
 )
 from pydlbench.workers.environment import inherited_environment, worker_environment
 from pydlbench.workers.stopping import guardian
-from pydlbench.workers.template import ForkedProcess, template_for
+from pydlbench.workers.template import ForkedProcess, Template, template_for
 
 Facts = TypeVar("Facts")
 
@@ -160,6 +160,8 @@ class Worker:
         self._description: dict[str, Any] = {}
         self._stopped = False
         self._pending: Operation | None = None
+        # The process that the worker is a fork of.
+        self._template: Template | None = None
         self.generation = 0
         _workers.add(self)
 
@@ -426,9 +428,11 @@ class Worker:
         if (template := template_for(modules, self.cpus, environment)) is None:
             return None
         try:
-            return template.fork({**setup, "environment": own}, self._stderr)
+            process = template.fork({**setup, "environment": own}, self._stderr)
         except OSError:  # it has ended
             return None
+        self._template = template
+        return process
 
     def _start(self) -> None:
         self.launch()
@@ -477,6 +481,8 @@ class Worker:
             if is_fatal(message["error"]):
                 self.close(kill=True)  # the next request gets a new process
             raise_error(message["error"])
+        if self._template is not None:
+            self._template.learn(message.get("imported", ()))
         return message["ok"]
 
     def _current_line(self) -> str:

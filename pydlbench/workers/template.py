@@ -5,6 +5,9 @@ and then waits. Each worker is a fork of it: it gets the imported modules, and e
 does later (threads, memory, packed weights, compiled code) is its own. A template has a single
 thread, since only the thread that forks goes on in the child.
 
+Steps import further modules of installed packages: PyTorch its compiler when it trains, a user's
+model its library. A worker reports them, and the template imports them before its next fork.
+
 Workers of one template share the addresses at which libraries are loaded and the seed of Python's
 hashes, which are drawn anew for processes that are started one by one.
 """
@@ -22,6 +25,7 @@ import signal
 import socket
 import subprocess
 import sys
+import sysconfig
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -29,7 +33,9 @@ from typing import IO, Any, Final
 
 # From <linux/prctl.h>: children whose parent has ended become children of this process.
 _SET_CHILD_SUBREAPER: Final = 36
-_MAX_SETUP_BYTES: Final = 1 << 16
+_MAX_SETUP_BYTES: Final = 1 << 17
+# Further modules in one message, of some 40 bytes each.
+_MAX_MODULES: Final = 2000
 _POLL_S: Final = 1e-3
 #: Each keeps the memory of an imported framework.
 MAX_TEMPLATES: Final = 4
@@ -114,6 +120,8 @@ class Template:
         self, modules: Sequence[str], cpus: Sequence[int], environment: Mapping[str, str]
     ) -> None:
         _adopt_orphans()
+        self._learned: dict[str, None] = {}
+        self._sent = 0
         self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         setup = json.dumps({"modules": list(modules), "cpus": list(cpus)})
         with theirs:
@@ -131,6 +139,14 @@ class Template:
         """Whether the process runs."""
         return self._process.poll() is None
 
+    def learn(self, modules: Sequence[str]) -> None:
+        """Have further modules imported before the next fork.
+
+        Args:
+            modules: modules that a fork has imported, in their order.
+        """
+        self._learned |= dict.fromkeys(modules)
+
     def fork(self, setup: Mapping[str, Any], stderr: IO[bytes]) -> ForkedProcess:
         """Ask for a fork, without waiting for it.
 
@@ -144,8 +160,11 @@ class Template:
         pipes = [os.pipe() for _ in range(3)]
         (stdin, to_child), (from_child, stdout), (identity, to_identity) = pipes
         theirs = (stdin, stdout, stderr.fileno(), to_identity)
+        further = list(self._learned)[self._sent :][:_MAX_MODULES]
+        self._sent += len(further)
+        message = json.dumps({**setup, "modules": further}).encode()
         try:
-            socket.send_fds(self._requests, [json.dumps(setup).encode()], theirs)
+            socket.send_fds(self._requests, [message], theirs)
         except OSError:
             for descriptor in (to_child, from_child, identity):
                 os.close(descriptor)
@@ -211,31 +230,89 @@ def _adopt_orphans() -> None:
 
 def main() -> None:
     """Import the modules, then fork once for each message on standard input."""
+    from pydlbench.backends.capabilities import declaration
     from pydlbench.workers.worker import run
 
     setup = json.loads(sys.argv[1])
     os.sched_setaffinity(0, setup["cpus"] or os.sched_getaffinity(0))
-    gc.disable()
-    for module in setup["modules"]:
-        with contextlib.suppress(
-            Exception
-        ):  # the worker imports it again, and reports why it fails
-            importlib.import_module(module)
-    gc.freeze()
-    gc.enable()
-    if len(list(Path("/proc/self/task").iterdir())) > 1:
-        sys.exit(1)  # a fork would lack the other threads
+    if not _can_fork_with(setup["modules"]):
+        sys.exit(1)
     # Not as descriptor 0, which each fork replaces.
     with socket.socket(fileno=os.dup(0)) as requests:
         while True:
             message, descriptors, _, _ = socket.recv_fds(requests, _MAX_SETUP_BYTES, 4)
             if not message:
                 return
+            worker = json.loads(message)
+            _import_further(worker.pop("modules"))
             if _fork(descriptors):
                 break
-    worker = json.loads(message)
     os.environ.update(worker.pop("environment"))
-    run(worker)
+    run(worker, ImportedModules(declaration(worker["backend"]).kept_settings).new)
+
+
+def _can_fork_with(modules: Sequence[str]) -> bool:
+    """Import modules; return whether there is a single thread: a fork would lack the others."""
+    gc.disable()
+    for module in modules:
+        # The worker imports it again, and reports why it fails.
+        with contextlib.suppress(Exception):
+            importlib.import_module(module)
+    gc.freeze()
+    gc.enable()
+    return len(list(Path("/proc/self/task").iterdir())) == 1
+
+
+def _import_further(modules: Sequence[str]) -> None:
+    """Import modules in a child, which takes the place of this process until it ends.
+
+    If they start a thread, or end the process, this process goes on without them.
+    """
+    modules = [module for module in modules if module not in sys.modules]
+    if not modules:
+        return
+    if child := os.fork():
+        if os.waitpid(child, 0)[1] == 0:
+            os._exit(0)
+    elif not _can_fork_with(modules):
+        os._exit(1)
+
+
+class ImportedModules:
+    """The modules of installed packages that a worker imports after its start.
+
+    Code of the user is not among them: it may differ from process to process. If it has set
+    variables of the environment, which packages read when they are imported, there are none.
+
+    Args:
+        kept_settings: beginnings of variables that the framework itself may set.
+    """
+
+    def __init__(self, kept_settings: tuple[str, ...] = ()) -> None:
+        self._kept_settings = kept_settings
+        paths = sysconfig.get_paths()
+        self._folders = (paths["purelib"], paths["platlib"], str(Path(__file__).parents[1]))
+        self._environment = self._read_environment()
+        self._known = set(sys.modules)
+
+    def new(self) -> list[str]:
+        """Return the modules that were imported since the last call, in their order."""
+        if len(sys.modules) == len(self._known) or self._environment != self._read_environment():
+            return []
+        names = [name for name in sys.modules if name not in self._known]
+        self._known |= set(names)
+        return [name for name in names if self._is_installed(name)]
+
+    def _read_environment(self) -> dict[str, str]:
+        return {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(self._kept_settings)
+        }
+
+    def _is_installed(self, name: str) -> bool:
+        origin = getattr(getattr(sys.modules[name], "__spec__", None), "origin", None)
+        return isinstance(origin, str) and origin.startswith(self._folders)
 
 
 def _fork(descriptors: Sequence[int]) -> bool:

@@ -84,13 +84,27 @@ def _import_function(name: str) -> Callable[..., Any]:
     return resolved
 
 
-def serve(backend: Backend, requests: BinaryIO, replies: ReplyWriter) -> None:
-    """Answer requests until the host closes its end."""
+def serve(
+    backend: Backend,
+    requests: BinaryIO,
+    replies: ReplyWriter,
+    imported: Callable[[], list[str]] = list,
+) -> None:
+    """Answer requests until the host closes its end.
+
+    Args:
+        backend: backend of this process.
+        requests: stream of requests.
+        replies: writes the replies.
+        imported: returns modules that were imported since its last call.
+    """
     server = _Server(backend, replies)
     for line in requests:
         replies.begin()
         try:
             reply = {"ok": server.serve(decode_request(line))}
+            if names := imported():
+                reply["imported"] = names
         except Exception as error:  # noqa: BLE001 - whatever goes wrong here costs a row, not the run
             reply = error_reply(error)
         replies.answer(reply)
@@ -103,11 +117,12 @@ def main() -> None:
     run(json.loads(sys.argv[1]))
 
 
-def run(setup: dict[str, Any]) -> None:
+def run(setup: dict[str, Any], imported: Callable[[], list[str]] = list) -> None:
     """Serve a backend until the host closes its end.
 
     Args:
         setup: the ``backend``, the ``device``, the ``cpus`` of its threads and ``heartbeat_s``.
+        imported: see :func:`serve`.
     """
     # Before any library is loaded, because thread pools inherit the affinity.
     if setup["cpus"] and hasattr(os, "sched_setaffinity"):
@@ -139,7 +154,7 @@ def run(setup: dict[str, Any]) -> None:
             replies.answer(error_reply(error))
             return
         replies.answer({"ok": description})
-        serve(backend, requests, replies)
+        serve(backend, requests, replies, imported)
         served.set()
     finally:
         replies.close()

@@ -1,7 +1,12 @@
 """Workers that are forks of a process that has imported their framework."""
 
+import importlib
+import importlib.machinery
 import os
 import signal
+import sys
+import sysconfig
+import types
 from pathlib import Path
 
 import pytest
@@ -72,3 +77,53 @@ def test_forks_end_with_their_worker_and_templates_with_the_process(preload, sta
     (only,) = template._templates.values()
     template.close_templates()
     assert not only.alive
+
+
+@pytest.fixture
+def ask(preload):
+    """Have a worker call a function of ``invented_modules``."""
+    preload("json")
+    functions = importlib.import_module("invented_modules")
+
+    def ask(worker, function, **arguments):
+        return worker.call(getattr(functions, function), print, **arguments)
+
+    return ask
+
+
+def test_what_a_worker_imports_the_next_ones_have(ask, start):
+    first = start()
+    ask(first, "load", name="iniconfig._parse")
+    second, third = start(), start()
+    for worker in (second, third):
+        assert is_fork(worker)
+        found = ask(worker, "loaded", names=["iniconfig", "iniconfig._parse"])
+        assert found == ["iniconfig", "iniconfig._parse"]
+
+
+def test_what_a_changed_environment_may_have_changed_is_imported_anew(ask, start):
+    first = start()
+    ask(first, "load", name="iniconfig", setting="INVENTED_SETTING")
+    assert ask(start(), "loaded", names=["iniconfig"]) == []
+
+
+@pytest.mark.parametrize("module", ["invented_thread", "invented_end", "no_such_module"])
+def test_a_template_goes_on_without_what_it_cannot_import(ask, start, module):
+    start()
+    (only,) = template._templates.values()
+    only.learn([module])
+    for worker in (start(), start()):
+        assert is_fork(worker)
+        assert ask(worker, "loaded", names=[module]) == []
+
+
+def test_only_installed_modules_are_reported(monkeypatch, tmp_path):
+    imported = template.ImportedModules(("KEPT_",))
+    folders = {"installed_one": sysconfig.get_paths()["purelib"], "users_one": str(tmp_path)}
+    for name, folder in folders.items():
+        module = types.ModuleType(name)
+        module.__spec__ = importlib.machinery.ModuleSpec(name, None, origin=f"{folder}/{name}.py")
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setenv("KEPT_CACHE", "1")
+    assert imported.new() == ["installed_one"]
+    assert imported.new() == []
