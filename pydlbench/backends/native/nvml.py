@@ -26,6 +26,8 @@ _PERIOD_S = 0.02
 _POWER_INSTANT = 186
 # The energy counter is updated at least ten times a second, or not at all.
 _ENERGY_TIMEOUT_S = 1.0
+# NVML_COMPUTEMODE_EXCLUSIVE_THREAD, which old drivers have, and NVML_COMPUTEMODE_EXCLUSIVE_PROCESS.
+_EXCLUSIVE_MODES = (1, 3)
 # Time between two reads of the counter; the thread that launches kernels may have the same CPU.
 _ENERGY_POLL_S = 0.0005
 
@@ -132,8 +134,10 @@ class Monitor:
         persistence = self._ask("nvmlDeviceGetPersistenceMode")
         bits = self._ask("nvmlDeviceGetCurrentClocksEventReasons")
         processes = self._ask("nvmlDeviceGetComputeRunningProcesses") or []
+        mode = self._ask("nvmlDeviceGetComputeMode")
         return {
             "reason": None,
+            "exclusive": None if mode is None else mode in _EXCLUSIVE_MODES,
             "power_limit_w": None if limit is None else limit / 1e3,
             "mig": None if mig is None else bool(mig[0]),
             "persistence": None if persistence is None else bool(persistence),

@@ -33,7 +33,7 @@ def gpu_advice(facts: GpuFacts, nvml: Mapping[str, Any] | None = None) -> tuple[
         facts: facts of the GPU.
         nvml: NVML's state before the run: ``power_limit_w``, ``mig``, ``persistence``,
             ``temperature_c``, ``throttle`` (names of event reasons), ``processes`` (ids of other
-            processes), ``display``; or ``reason``, why it is unknown. Keys may be absent or None.
+            processes), ``display``, ``exclusive`` (one process at a time); or ``reason``, why it is unknown. Keys may be absent or None.
     """
     state = {key: value for key, value in (nvml or {}).items() if value is not None}
     others = tuple(state.get("processes", ()))
@@ -99,6 +99,14 @@ def gpu_advice(facts: GpuFacts, nvml: Mapping[str, Any] | None = None) -> tuple[
             "compare with cards in the same setting only",
         ),
         (
+            state.get("exclusive"),
+            (
+                "the GPU admits one process at a time (compute mode): a second backend's worker, or "
+                "a step beside the native rows, cannot start"
+            ),
+            f"sudo nvidia-smi -i {facts.uuid or facts.index} -c DEFAULT, or one --backend at a time",
+        ),
+        (
             state.get("display"),
             "a display is attached: drawing the desktop takes time from kernels",
             "use another GPU for the display, or a text console",
@@ -148,7 +156,7 @@ def gpu_peak_advice(
     return DeviceAdvice(
         symptom=f"the {peak.precision} FMA probe ran at {format_hz(peak.clock_hz)}, "
         f"{100 * peak.clock_hz / rated_hz:.0f} % of the rated {format_hz(rated_hz)}",
-        remedy=f"nvidia-smi -i {facts.index} -q -d PERFORMANCE,CLOCK shows the reason",
+        remedy=f"nvidia-smi -i {facts.uuid or facts.index} -q -d PERFORMANCE,CLOCK shows the reason",
     )
 
 

@@ -16,7 +16,11 @@ from pydlbench.words import FP8_PRECISIONS, GPU_PRECISIONS
 # Sources: the throughput table of the CUDA C++ Programming Guide (results per clock and
 # multiprocessor) for CUDA cores; for tensor cores NVIDIA's architecture whitepapers "Tesla V100",
 # "Turing", "A100", "Ampere GA102", "Ada", "H100" and "RTX Blackwell", the datasheets of
-# HGX B200, HGX B300, Jetson AGX Orin (8.7) and Jetson T5000 (11.0).
+# HGX B200, HGX B300, Jetson AGX Orin (8.7), Jetson T5000 (11.0) and DGX Spark (12.1).
+# int8: the same whitepapers; twice the rate of fp16, also on GeForce cards. Capability 10.3 keeps a
+# small part of it, which the datasheet of HGX B300 rounds to one digit: it is left out, as is 11.0.
+# MXFP8 has the rate of fp8. NVFP4: four times that of fp16 (10.0, 11.0: datasheets of HGX B200 and
+# Jetson T5000; 12.0, 12.1: whitepaper "RTX Blackwell"), six times in 10.3 (datasheet of HGX B300).
 # The table holds what the units can do; it is never fitted to a measurement, because the
 # measurement is checked against it.
 #
@@ -24,12 +28,21 @@ from pydlbench.words import FP8_PRECISIONS, GPU_PRECISIONS
 # half the rate of the same chip's professional cards, and some chips of capability 7.5 have no
 # tensor cores.
 
-PRECISIONS = GPU_PRECISIONS
+#: Modes of rows, and those that only have a theoretical peak so far.
+PRECISIONS = (*GPU_PRECISIONS, "int8", "mxfp8-tc", "nvfp4-tc")
 
 # The capability that a mode needs, for messages.
-_NEEDS = {"fp16": "6.0", "fp16-tc": "7.0", "tf32": "8.0", "bf16-tc": "8.0"} | dict.fromkeys(
-    FP8_PRECISIONS, "8.9"
-)
+_NEEDS = {
+    "fp16": "6.0",
+    "fp16-tc": "7.0",
+    "tf32": "8.0",
+    "bf16-tc": "8.0",
+    "int8": "7.5",
+    "mxfp8-tc": "10.0",
+    "nvfp4-tc": "10.0",
+} | dict.fromkeys(FP8_PRECISIONS, "8.9")
+# Modes that GeForce cards have at the full rate.
+_NEVER_HALVED = ("int8", "nvfp4-tc")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,20 +63,31 @@ class _Multiprocessor:
     tensor: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
 
-def _tensor(fp16: int, *, tf32: bool = True, fp8: bool = False) -> dict[str, int]:
-    modes = {"fp16-tc": fp16}
+def _tensor(
+    fp16: int, *, tf32: bool = True, fp8: bool = False, int8: bool = True, **more: int
+) -> dict[str, int]:
+    modes = {"fp16-tc": fp16, **{f"{name}-tc": rate for name, rate in more.items()}}
     if tf32:
         modes |= {"bf16-tc": fp16, "tf32": fp16 // 2}
     if fp8:
         modes |= dict.fromkeys(FP8_PRECISIONS, 2 * fp16)
+    if int8:
+        modes["int8"] = 2 * fp16
     return modes
 
 
 _KEPLER = _Multiprocessor(fp32=192)
 _MAXWELL = _Multiprocessor(fp32=128)
-_VOLTA = _Multiprocessor(fp32=64, fp16=128, tensor_cores=8, tensor=_tensor(64, tf32=False))
-_BLACKWELL = _Multiprocessor(fp32=128, fp16=256, tensor_cores=4, tensor=_tensor(1024, fp8=True))
-_RTX_BLACKWELL = _Multiprocessor(fp32=128, fp16=128, tensor_cores=4, tensor=_tensor(128, fp8=True))
+
+
+def _blackwell(nvfp4: int, *, int8: bool) -> _Multiprocessor:
+    tensor = _tensor(1024, fp8=True, int8=int8, mxfp8=2048, nvfp4=nvfp4)
+    return _Multiprocessor(fp32=128, fp16=256, tensor_cores=4, tensor=tensor)
+
+
+_RTX_BLACKWELL = _Multiprocessor(
+    fp32=128, fp16=128, tensor_cores=4, tensor=_tensor(128, fp8=True, nvfp4=512)
+)
 _TABLE = {
     "3.0": _KEPLER,
     "3.5": _KEPLER,
@@ -72,16 +96,18 @@ _TABLE = {
     "5.2": _MAXWELL,
     "6.0": _Multiprocessor(fp32=64, fp16=128),
     "6.1": _Multiprocessor(fp32=128, fp16=2),
-    "7.0": _VOLTA,
-    "7.5": _VOLTA,
+    "7.0": _Multiprocessor(
+        fp32=64, fp16=128, tensor_cores=8, tensor=_tensor(64, tf32=False, int8=False)
+    ),
+    "7.5": _Multiprocessor(fp32=64, fp16=128, tensor_cores=8, tensor=_tensor(64, tf32=False)),
     "8.0": _Multiprocessor(fp32=64, fp16=256, tensor_cores=4, tensor=_tensor(256)),
     "8.6": _Multiprocessor(fp32=128, fp16=128, tensor_cores=4, tensor=_tensor(128)),
     "8.7": _Multiprocessor(fp32=128, fp16=256, tensor_cores=4, tensor=_tensor(256)),
     "8.9": _Multiprocessor(fp32=128, fp16=128, tensor_cores=4, tensor=_tensor(128, fp8=True)),
     "9.0": _Multiprocessor(fp32=128, fp16=256, tensor_cores=4, tensor=_tensor(512, fp8=True)),
-    "10.0": _BLACKWELL,
-    "10.3": _BLACKWELL,
-    "11.0": _BLACKWELL,
+    "10.0": _blackwell(4096, int8=True),
+    "10.3": _blackwell(6144, int8=False),
+    "11.0": _blackwell(4096, int8=False),
     "12.0": _RTX_BLACKWELL,
     "12.1": _RTX_BLACKWELL,
 }
@@ -94,16 +120,16 @@ _WITHOUT_TENSOR_CORES = re.compile(r"\bGTX 16\d\d\b|\bMX\d{3}\b|\bT(400|500|550|
 
 def on_tensor_cores(precision: str) -> bool:
     """Whether a mode runs on tensor cores."""
-    return precision == "tf32" or "-tc" in precision
+    return precision in ("tf32", "int8") or "-tc" in precision
 
 
 def accumulator(precision: str) -> str:
     """Return the default accumulator of a mode.
 
     Tensor modes accumulate in float32 by definition; ``fp16`` on CUDA cores reaches its peak only
-    with float16.
+    with float16, and integers are summed in integers.
     """
-    return "float16" if precision == "fp16" else "float32"
+    return {"fp16": "float16", "int8": "int32"}.get(precision, "float32")
 
 
 def unknown_capability(facts: GpuFacts) -> bool:
@@ -124,10 +150,16 @@ def lacks(facts: GpuFacts, precision: str) -> str | None:
     if precision == "fp32" or (precision == "fp16" and unit.fp16):
         return None
     if precision not in unit.tensor:
+        if _version(facts.capability) > _version(_NEEDS[precision]):
+            return f"{facts.label} has no {precision} with a published rate"
         return f"{facts.label} has no {precision}: it needs {_NEEDS[precision]}"
     if facts.capability == "7.5" and _WITHOUT_TENSOR_CORES.search(facts.name):
         return f"{facts.label} has no {precision}: this chip has no tensor cores"
     return None
+
+
+def _version(capability: str) -> tuple[int, ...]:
+    return tuple(map(int, capability.split(".")))
 
 
 def flop_rate(facts: GpuFacts, precision: str, accumulate: str = "float32") -> FlopRate | None:
@@ -154,6 +186,7 @@ def flop_rate(facts: GpuFacts, precision: str, accumulate: str = "float32") -> F
     per_core = unit.tensor[precision]
     text = f"{unit.tensor_cores} tensor cores x {per_core} multiply-adds x 2 FLOP"
     narrow = accumulate == "float16" and precision in ("fp16-tc", *FP8_PRECISIONS)
+    narrow = narrow or precision in _NEVER_HALVED
     if _halved(facts) and not narrow:
         per_core //= 2
         text += ", half of it with float32 accumulation"
@@ -194,7 +227,7 @@ def theoretical_peak(
 
     Args:
         facts: facts of the GPU.
-        precision: ``fp32``, ``tf32``, ``fp16`` (CUDA cores), ``fp16-tc``, ``bf16-tc``, ``fp8-tc``.
+        precision: one of :data:`PRECISIONS`; ``fp16`` is that of the CUDA cores.
         clock_hz: clock of the multiprocessors in Hz; the rated one by default.
         accumulate: ``float32`` or ``float16``; :func:`lacks` returns the reason for a None.
     """

@@ -189,9 +189,11 @@ def test_the_snapshot_leaves_this_process_out():
     library = Invented(
         nvmlDeviceGetComputeRunningProcesses=[process(os.getpid()), process(7)],
         nvmlDeviceGetMigMode=RuntimeError("Not Supported"),
+        nvmlDeviceGetComputeMode=3,
     )
     assert Monitor(UUID, library, period_s=3600).snapshot() == {
         "reason": None,
+        "exclusive": True,
         "power_limit_w": 700.0,
         "mig": None,
         "persistence": True,
@@ -199,3 +201,9 @@ def test_the_snapshot_leaves_this_process_out():
         "throttle": ["power cap"],
         "processes": [7],
     }
+
+
+@pytest.mark.parametrize(("mode", "exclusive"), [(0, False), (1, True), (3, True)])
+def test_a_card_for_one_process_at_a_time_is_noticed(mode, exclusive):
+    library = Invented(nvmlDeviceGetComputeMode=mode)
+    assert Monitor(UUID, library, period_s=3600).snapshot()["exclusive"] is exclusive

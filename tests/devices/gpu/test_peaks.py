@@ -41,6 +41,21 @@ PUBLISHED = [
     ("H200 SXM", "fp32", 67),
     ("H200 SXM", "bf16-tc", 989.5),
     ("H200 SXM", "fp8-tc", 1979),
+    # Whitepapers "Turing", "A100", "Ada", "RTX Blackwell"; datasheets of H200, HGX B200, HGX B300,
+    # GB200 and Jetson T5000.
+    ("T4", "int8", 130),
+    ("A100 SXM 80GB", "int8", 624),
+    ("RTX 4090", "int8", 660.6),
+    ("H200 SXM", "int8", 1979),
+    ("B200", "int8", 4500),
+    ("B200", "mxfp8-tc", 4500),
+    ("B200", "nvfp4-tc", 9000),
+    ("B300", "nvfp4-tc", 13500),
+    ("GB200", "nvfp4-tc", 10000),
+    ("RTX 5090", "int8", 838),
+    ("RTX 5090", "nvfp4-tc", 1676),
+    ("RTX 5080", "fp16-tc", 112.6),
+    ("Jetson AGX Thor", "nvfp4-tc", 1035),
 ]
 
 
@@ -126,6 +141,10 @@ def test_an_unknown_product_is_judged_by_its_name(gpu, name, flop_per_clock):
         ("Quadro T1000", "7.5", "fp16-tc", "this chip has no tensor cores"),
         ("Rubin", "13.0", "fp32", "is not in the table of FLOP rates"),
         ("NVIDIA H200", "9.0", "fp64", "fp64: no mode of GPUs"),
+        ("NVIDIA H200", "9.0", "nvfp4-tc", "it needs 10.0"),
+        ("Tesla V100", "7.0", "int8", "it needs 7.5"),
+        # Not published to more than one digit, and less than a newer card's.
+        ("NVIDIA B300", "10.3", "int8", "has no int8"),
     ],
 )
 def test_what_a_gpu_lacks_has_a_reason(gpu, name, capability, precision, reason):

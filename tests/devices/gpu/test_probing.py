@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 from said import says
 
-from pydlbench.devices.gpu.peaks import PRECISIONS, accumulator, theoretical_peak
+from pydlbench.devices.gpu.peaks import accumulator, theoretical_peak
 from pydlbench.devices.gpu.record import (
     extend_record,
     l2_working_set,
@@ -13,6 +13,7 @@ from pydlbench.devices.gpu.record import (
     start_record,
 )
 from pydlbench.errors import InsufficientMemoryError, PrimitiveError, UnsupportedError
+from pydlbench.words import GPU_PRECISIONS
 
 CLOCK = 1.7e9
 LIBRARIES = {
@@ -62,7 +63,7 @@ def extend(probe, precisions, record=None, **more):
 
 def test_everything_is_probed_once(gpu):
     probe = Probes(gpu())
-    record = extend(probe, PRECISIONS)
+    record = extend(probe, GPU_PRECISIONS)
     # Two tries of the instruction peaks, three windows of each bandwidth,
     # and one of each working set between L2 and memory.
     assert len(probe.calls) == (2 * 2 + 5) + 3 * (2 * 3) + 4 * 3 + 1
@@ -74,7 +75,7 @@ def test_everything_is_probed_once(gpu):
         "fp8-tc",
         "fp8-tc-fast",
     ]
-    assert extend(probe, PRECISIONS, record) == record
+    assert extend(probe, GPU_PRECISIONS, record) == record
     assert len(probe.calls) == 40
     assert record.launch_s == 2e-6
     assert record.clock_hz == CLOCK
