@@ -33,7 +33,8 @@ def gpu_advice(facts: GpuFacts, nvml: Mapping[str, Any] | None = None) -> tuple[
         facts: facts of the GPU.
         nvml: NVML's state before the run: ``power_limit_w``, ``mig``, ``persistence``,
             ``temperature_c``, ``throttle`` (names of event reasons), ``processes`` (ids of other
-            processes), ``display``, ``exclusive`` (one process at a time); or ``reason``, why it is unknown. Keys may be absent or None.
+            processes), ``display``, ``exclusive`` (one process at a time); or
+            ``reason``, why it is unknown. Keys may be absent or None.
     """
     state = {key: value for key, value in (nvml or {}).items() if value is not None}
     others = tuple(state.get("processes", ()))
@@ -101,10 +102,10 @@ def gpu_advice(facts: GpuFacts, nvml: Mapping[str, Any] | None = None) -> tuple[
         (
             state.get("exclusive"),
             (
-                "the GPU admits one process at a time (compute mode): a second backend's worker, or "
-                "a step beside the native rows, cannot start"
+                "the GPU admits one process at a time (compute mode): a second backend's worker "
+                "cannot start, nor can a step beside native rows"
             ),
-            f"sudo nvidia-smi -i {facts.uuid or facts.index} -c DEFAULT, or one --backend at a time",
+            f"sudo {_smi(facts)} -c DEFAULT, or one --backend at a time",
         ),
         (
             state.get("display"),
@@ -125,6 +126,11 @@ def gpu_advice(facts: GpuFacts, nvml: Mapping[str, Any] | None = None) -> tuple[
             "keep the host idle while measuring",
         ),
     )
+
+
+def _smi(facts: GpuFacts) -> str:
+    """Return the driver's command for a GPU. Its numbers of cards are not those of CUDA."""
+    return f"nvidia-smi -i {facts.uuid or facts.index}"
 
 
 def gpu_peak_advice(
@@ -156,7 +162,7 @@ def gpu_peak_advice(
     return DeviceAdvice(
         symptom=f"the {peak.precision} FMA probe ran at {format_hz(peak.clock_hz)}, "
         f"{100 * peak.clock_hz / rated_hz:.0f} % of the rated {format_hz(rated_hz)}",
-        remedy=f"nvidia-smi -i {facts.uuid or facts.index} -q -d PERFORMANCE,CLOCK shows the reason",
+        remedy=f"{_smi(facts)} -q -d PERFORMANCE,CLOCK shows the reason",
     )
 
 
