@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from pydlbench.errors import UnsupportedError, UsageError, nearest, unknown_word
 from pydlbench.models import build_model, is_model, model_names
+from pydlbench.models.flashinfer import read_problems
 from pydlbench.models.lists import ListedLayer, ListEntry, check_op, read_list
 from pydlbench.ops.descriptor import check_pool
 from pydlbench.ops.op import Layer
@@ -367,7 +368,11 @@ def _entries(
         yield ListEntry(text=pattern, where=prefix, op=op or "")
         return
     empty = True
-    for entry in read_list(Path(pattern[1:]), f"{prefix}{pattern}", op, {}, ignored):
+    path, argument = Path(pattern[1:]), f"{prefix}{pattern}"
+    if path.suffix in (".json", ".jsonl"):
+        yield from read_problems(path, argument)
+        return
+    for entry in read_list(path, argument, op, {}, ignored):
         if entry.text.startswith("@"):
             raise UsageError(
                 f"{entry.where}{entry.text}: a file inside a file; expected a name or descriptor"

@@ -337,7 +337,7 @@ def _check_included(path: Path, argument: str, opened: tuple[Path, ...]) -> None
         )
 
 
-def _text_of(path: Path, argument: str) -> str:
+def text_of(path: Path, argument: str) -> str:
     """Return the text of a list."""
     try:
         with path.open(encoding="utf-8-sig") as file:
@@ -376,7 +376,7 @@ def read_list(
     resolved = path.resolve()
     if opened:
         _check_included(resolved, argument, opened)
-    text = _text_of(path, argument)
+    text = text_of(path, argument)
     folder = resolved.parent.name
     driver = (folder if folder in (*_DRIVERS, *_WITHOUT_OP) else "") if op is None else op
     number, end = 1, 0

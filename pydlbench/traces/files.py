@@ -11,6 +11,7 @@ import msgspec
 
 from pydlbench.backends.frameworks.verbose import MARK
 from pydlbench.errors import UsageError, nearest_file
+from pydlbench.models.flashinfer import is_flashinfer
 from pydlbench.traces import chrome, execution, logs, pytorch, xplane
 from pydlbench.traces.events import ChromeEvent
 from pydlbench.traces.timeline import RecordedTrace
@@ -21,6 +22,8 @@ LARGEST: Final = 512 << 20
 MAX_ITEMS: Final = 6_000_000
 #: The first mark of a log stands within so many bytes.
 _HEAD: Final = 16 << 20
+# The keys by which a definition of FlashInfer-Trace is known stand at its beginning.
+_DEFINITION: Final = 1 << 14
 _SQLITE: Final = b"SQLite format 3"
 _NSIGHT: Final = (".nsys-rep", ".qdrep")
 _GZIP: Final = b"\x1f\x8b"
@@ -45,6 +48,8 @@ def is_recorded(name: str) -> bool:
         with Path(name).open("rb") as file:
             head = file.read(_HEAD)
     except (OSError, ValueError):
+        return False
+    if is_flashinfer(head[:_DEFINITION].decode(errors="replace")):
         return False
     return head.startswith(_GZIP) or _begins_json(head) or _is_log(head)
 
