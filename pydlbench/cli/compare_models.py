@@ -36,7 +36,9 @@ if TYPE_CHECKING:
     from pydlbench.store.documents import Loaded
 
 #: Default number of repetitions: processes of a step differ by a few per cent.
-REPETITIONS: Final = 16
+REPETITIONS: Final = 12
+#: Default sampling time of each step in each repetition, in seconds.
+BUDGET_S: Final = 0.5
 # Options whose texts ``step`` reads.
 _OF_STEP: Final = (
     *("batch", "precision", "framework", "mode", "phase", "input", "threads", "set_"),
@@ -149,7 +151,8 @@ def read_task(args: CompareOptions) -> tuple[ModelsTask, tuple[str, ...]]:
     first = tasks[0]
     options = {**first.options, **tasks[1].options}
     count = args.repetitions if "repetitions" in args.given else REPETITIONS
-    options |= {"repetitions": count, "budget_s": args.budget * count}
+    budget_s = args.budget if "budget" in args.given else BUDGET_S
+    options |= {"repetitions": count, "budget_s": budget_s * count}
     guessed = any(task.guessed for task in tasks)
     every = tuple(dict.fromkeys(note for some in notes for note in some))
     return ModelsTask(rows=tuple(sides), options=options, guessed=guessed), every
@@ -248,6 +251,7 @@ class ModelsTask(ModelTask, StepsTask):
             preparation=how,
             trace=True,
             copied=copied_bytes(specs[0], root),
+            alternately=True,
             progress=view.advance,
         ):
             records[index] = record

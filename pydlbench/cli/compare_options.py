@@ -127,14 +127,14 @@ class CompareOptions(Measuring, MarkdownOutput):
     )
     repetitions: int = REPETITIONS(
         help="with models, --interleave or --python: repetitions of each side (default: 10, of "
-        "models 16)",
+        "models 12)",
         read=_repetitions,
         default=10,
     )
     budget: float = BUDGET(
         help="with models, --interleave or --python: sampling time in seconds per row and "
         "repetition "
-        "(default: 0.3)",
+        "(default: 0.3, of models 0.5)",
         default=0.3,
     )
     minutes: float | None = MINUTES()

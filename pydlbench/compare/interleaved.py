@@ -3,8 +3,8 @@
 In a pass both kernels are sampled alternately, round by round, so that interference cancels.
 Effects of the preparation, such as other memory pages or another choice among similar kernels, do
 not cancel. So every pass prepares both anew, in new processes, and only passes count as
-independent: the interval is Student's for their mean, with a variance between passes of at least
-that of the rows of its kind (:func:`pydlbench.compare.statistics.pool_variances`).
+independent: the interval is Student's for their trimmed mean, with a variance between passes of at
+least that of the rows of its kind (:func:`pydlbench.compare.statistics.pool_variances`).
 
 Two installations of this package are compared in the same way, each measured by workers of its own
 interpreter. Anything that is installed may differ: the framework, oneDNN, a compiler's flags.
@@ -27,7 +27,7 @@ from pydlbench.backends.base import KernelFacts
 from pydlbench.compare.comparison import CONFIDENCE, MARGIN, ComparedRow, Comparison, Estimate
 from pydlbench.compare.environment import differences
 from pydlbench.compare.rows import LAYER_KINDS, Matching, Pair, Side, SideRow, kinds_of, row_of_step
-from pydlbench.compare.statistics import Scatter, Spread, judge, scatter_of, spread_of
+from pydlbench.compare.statistics import Scatter, Spread, judge, scatter_of, trimmed_spread
 from pydlbench.errors import PrimitiveError, PydlbenchError, UnsupportedError, UsageError
 from pydlbench.models.catalog import find_layers
 from pydlbench.ops.descriptor import parse_problem
@@ -87,7 +87,7 @@ def compare_interleaved(
         finished = max((len(pair.logs) for pair in measured), default=0)
     passes = sorted({number for pair in measured for number in pair.logs})
     logs = [[pair.logs.get(number, math.nan) for pair in measured] for number in passes]
-    spread = spread_of(np.array(logs, dtype=float).reshape(len(passes), len(measured)))
+    spread = trimmed_spread(np.array(logs, dtype=float).reshape(len(passes), len(measured)))
     against = [
         None
         if len(pair.logs) >= MIN_PASSES

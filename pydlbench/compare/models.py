@@ -13,6 +13,7 @@ from pydlbench.records.agreement import ModelChange, StepAgreement
 from pydlbench.records.run import RunRecord
 from pydlbench.records.step import StepRecord
 from pydlbench.runner.claimed_times import FEWER_FLOPS, beyond_roof
+from pydlbench.steps.run import by_repetition
 from pydlbench.steps.traced import limit_of_module
 
 #: Ratios within 1 +- this count as the same. Steps in turn, in as many processes, differ by less
@@ -72,7 +73,7 @@ def impossible_steps(a: StepRecord, b: StepRecord, flops_per_s: float | None) ->
 def compare_models(
     records: Sequence[StepRecord], change: ModelChange, run: RunRecord, margin: float | None = None
 ) -> Comparison:
-    """Compare two steps that were timed in turn, in rounds of the same numbers.
+    """Compare two steps that were sampled alternately, in rounds of the same numbers.
 
     Args:
         records: A and B, both with a time.
@@ -85,12 +86,11 @@ def compare_models(
         side_of_documents(record.spec.label, run, steps=[record.to_dict()]) for record in records
     ]
     a, b = first.rounds_s, second.rounds_s
-    shared = sorted(a.keys() & b.keys())
+    # The rounds of a repetition share its processes: together they are one value.
+    logs = by_repetition({n: math.log(b[n] / a[n]) for n in sorted(a.keys() & b.keys())})
     seconds = [[record.time.median] for record in records if record.time is not None]
     pair = RerunPair(
-        logs={}
-        if change.results.refused
-        else {number: math.log(b[number] / a[number]) for number in shared},
+        logs={} if change.results.refused else logs,
         seconds=(seconds[0], seconds[1]),
         libraries=(first.library, second.library),
     )
@@ -108,7 +108,7 @@ def compare_models(
         Matching(pairs=[rows], only_a=[], only_b=[], untimed=[]),
         [pair],
         MARGIN if margin is None else margin,
-        len(shared),
+        len(logs),
         tuple(notes),
         CONFIDENCE,
     )

@@ -22,6 +22,8 @@ from pydlbench.compare.comparison import (
 
 #: Degrees of freedom from which on Student's t is the normal distribution within 2 %.
 MAX_FREEDOM: Final = 200
+# With fewer repetitions a trimmed mean has a wider interval than the mean.
+_LEAST_TRIMMED: Final = 10
 # Nearly the largest logarithm whose exponential is a finite float.
 _MAX_LOG: Final = 700.0
 
@@ -153,6 +155,31 @@ def spread_of(logs: NDArray[Any]) -> Spread:
     counts = np.sum(~np.isnan(logs), axis=0)
     means = np.nansum(logs, axis=0) / np.maximum(counts, 1)
     return Spread(means, counts, logs - means)
+
+
+def trimmed_spread(logs: NDArray[Any]) -> Spread:
+    """Return the spread of the means without the smallest and the largest fifth of the values.
+
+    A neighbour on the machine may double the time of a single repetition. The scatter of a trimmed
+    mean is that of the values with each fifth set to the next value, for as many repetitions as are
+    left (Yuen, 1974, "The two-sample trimmed t for unequal population variances").
+
+    Args:
+        logs: logarithms of times, repetitions x rows. Rows with fewer than ten values, or with NaN,
+            are not trimmed.
+    """
+    spread = spread_of(logs)
+    trimmed = len(logs) // 5
+    if len(logs) < _LEAST_TRIMMED:
+        return spread
+    for row in np.flatnonzero(spread.counts == len(logs)):
+        values = np.sort(logs[:, row])
+        low, high = values[trimmed], values[-trimmed - 1]
+        limited = np.clip(logs[:, row], low, high)
+        spread.means[row] = values[trimmed:-trimmed].mean()
+        spread.counts[row] = len(logs) - 2 * trimmed
+        spread.rest[:, row] = limited - limited.mean()
+    return spread
 
 
 def freedom_of(spreads: Sequence[Spread]) -> int:

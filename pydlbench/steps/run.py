@@ -1,6 +1,7 @@
 """Prepares steps in their frameworks' processes, and times them like layers."""
 
 import contextlib
+import dataclasses
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -9,6 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from pydlbench.backends.steps import requests
+from pydlbench.devices.cpu.facts import read_cpu_facts
 from pydlbench.errors import (
     BackendMissingError,
     PydlbenchError,
@@ -16,6 +18,7 @@ from pydlbench.errors import (
     UnsupportedError,
     UsageError,
 )
+from pydlbench.grouping import group_by
 from pydlbench.models.graph import Model
 from pydlbench.models.passes import memory
 from pydlbench.records.step import StepFacts, StepPreparation, StepRecord, StepSpec
@@ -36,6 +39,11 @@ from pydlbench.units import format_bytes
 from pydlbench.words import FRAMEWORK_MODES, FRAMEWORKS
 from pydlbench.workers.host import RemoteKernel, releasing, start_together
 
+#: Most rounds of a repetition in which steps are sampled alternately. Neighbours and clocks change
+#: within a second; the median over rounds excludes short disturbances.
+ALTERNATIONS: Final = 8
+# The least, for slow steps: the median of three excludes a disturbed round.
+_LEAST_ALTERNATIONS: Final = 3
 # Maximum number of stored steps that are searched for an earlier run.
 _MAX_STORED_STEPS: Final = 200
 
@@ -79,6 +87,7 @@ def runs_in_turn(
     preparation: StepPreparation | None = None,
     trace: bool = False,
     copied: int | None = None,
+    alternately: bool = False,
     progress: Callable[[int, int, str], None] = lambda *_: None,
 ) -> Iterator[tuple[int, StepRecord]]:
     """Check steps, then time them in turns, so that drift affects all alike.
@@ -95,6 +104,9 @@ def runs_in_turn(
         trace: trace the steps, too, in the processes of their second visits, which made no checks.
         copied: hold times against the host's clock; number of bytes that are copied around each
             sample, outside of its time. None to believe the times.
+        alternately: hold the processes of all steps at once in each repetition, and sample them
+            alternately: repetition ``n`` has the rounds from ``n * ALTERNATIONS`` on. Steps on a
+            GPU, and steps that do not fit into memory together, take turns nevertheless.
         progress: called with the number of visits done, that of all visits, and what comes next.
 
     Yields:
@@ -103,10 +115,10 @@ def runs_in_turn(
     """
     visits = visits or session.options.repetitions or LEAST_ROUNDS
     how = preparation or StepPreparation()
-    turns = _Turns(steps, session, how, visits, trace=trace, copied=copied)
+    turns = _Turns(steps, session, how, visits, trace=trace, copied=copied, alternately=alternately)
     try:
-        while (index := turns.visit(progress)) is not None:
-            yield index, turns.record(index)
+        while visited := turns.visit(progress):
+            yield from ((index, turns.record(index)) for index in visited)
     except KeyboardInterrupt:  # the visit that it ended may have samples
         yield from ((index, turns.record(index)) for index in turns.timed)
         raise
@@ -137,7 +149,8 @@ def _known_scatter(stored: Sequence[Mapping[str, Any]], step: StepSpec) -> float
     if step.batch is None:  # the record has the model's default
         del same["batch"]
     for document in stored:
-        times = list((document.get("rounds_s") or {}).values())
+        processes = (document.get("time_s") or {}).get("visit_s") or ()
+        times = list(processes or (document.get("rounds_s") or {}).values())
         alike = all(document.get(name) == value for name, value in same.items())
         alike = alike and document.get("swaps") == same.get("swaps")
         if alike and len(times) >= LEAST_ROUNDS and document.get("disturbed") == 0:
@@ -155,6 +168,7 @@ class _Turns:
         visits: visits of each step.
         trace: whether to trace them in their second visit.
         copied: see :func:`runs_in_turn`.
+        alternately: see :func:`runs_in_turn`.
     """
 
     def __init__(
@@ -166,6 +180,7 @@ class _Turns:
         *,
         trace: bool,
         copied: int | None,
+        alternately: bool,
     ) -> None:
         self._steps, self._session, self._preparation = steps, session, preparation
         self._visits, self._trace, self._copied = visits, trace, copied
@@ -179,7 +194,10 @@ class _Turns:
             self._pending += ((number, index) for index in turns)
         # A framework starts on one core: the process of the next visit starts along with this one,
         # and is stopped during samples.
-        self._sessions = [session, session.sibling()] if len(self._pending) > 1 else [session]
+        self._alternately = alternately and not any(step.on_gpu for step in steps)
+        self._spacing = ALTERNATIONS if alternately else 1
+        ahead = min(len(steps) if self._alternately else 2, len(self._pending)) - 1
+        self._sessions = [session, *(session.sibling() for _ in range(ahead))]
         self._started = 0
         on_gpus = all(step.on_gpu for step in steps)
         self._study = Study(order, None if on_gpus else session.interference)
@@ -195,47 +213,78 @@ class _Turns:
             with contextlib.suppress(BackendMissingError, UnsupportedError):
                 session.processor(device)
 
-    def visit(self, progress: Callable[[int, int, str], None]) -> int | None:
-        """Prepare the next step, sample it, and return its index; None if no visit is left.
+    def visit(self, progress: Callable[[int, int, str], None]) -> list[int]:
+        """Prepare the next step and sample it, or all steps of a repetition.
 
         Args:
             progress: see :func:`runs_in_turn`.
+
+        Returns:
+            The indices of the steps; empty if no visit is left.
         """
         if not self._pending:
-            return None
-        session = self._start()
-        number, index = self._pending.popleft()
-        step = self._steps[index]
+            return []
+        number = self._pending[0][0]
+        # Others may have to wait for the next call: see _prepare.
+        turn = [index for each, index in self._pending if each == number]
+        visited: list[int] = []
+        kernels: dict[int, RemoteKernel[StepFacts]] = {}
+        with releasing(kernels.values()):
+            while len(visited) < (len(turn) if self._alternately else 1):
+                visited.append(turn[len(visited)])
+                self._prepare(kernels, progress)
+            sampled = self._sample(number, kernels)
+            if self._trace and number == min(1, self._visits - 1):
+                for index in sampled:
+                    self._announce(progress, index, "traced step")
+                    step, kernel = self._steps[index], kernels[index]
+                    self._traces[index] = trace_step(step, kernel, self._session)
+        if self._alternately:
+            self._started = 0
+        return visited
+
+    def _announce(self, progress: Callable[[int, int, str], None], index: int, what: str) -> None:
         count = len(self._steps) * self._visits
         done = count - len(self._pending) - 1
-        what = f"repetition {number + 1}" if number else "checks"
-        progress(done, count, f"{step.label}: {what}")
+        progress(done, count, f"{self._steps[index].label}: {what}")
+
+    def _prepare(
+        self,
+        kernels: dict[int, RemoteKernel[StepFacts]],
+        progress: Callable[[int, int, str], None],
+    ) -> None:
+        """Prepare the next step, and add its kernel; a step that fails has no further visits."""
+        session = self._start()
+        number, index = self._pending.popleft()
+        self._announce(progress, index, f"repetition {number + 1}" if number else "checks")
         preparation = self._preparation
         if number:
             preparation = msgspec.structs.replace(preparation, checks=False)
         if preparation.timed is not None:
             place = f"{preparation.timed}/{index}-{number}"
             preparation = msgspec.structs.replace(preparation, timed=place)
+        free = None if number else read_cpu_facts().memory_available_bytes
         try:
-            kernel = prepare_step(step, session, preparation=preparation)
+            kernels[index] = prepare_step(self._steps[index], session, preparation=preparation)
         except PydlbenchError as error:
             if isinstance(error, ValueError):  # a wrong option, not a failed row
                 raise
             self._lose(index, error)
-            return index
-        with releasing([kernel]):
-            traces = self._trace and number == min(1, self._visits - 1)
-            if self._sample(index, number, kernel) and traces:
-                progress(done, count, f"{step.label}: traced step")
-                self._traces[index] = trace_step(step, kernel, session)
-        return index
+        else:
+            left = None if free is None else read_cpu_facts().memory_available_bytes
+            if free is not None and left is not None and left < free - left:
+                self._alternately = False  # another one would need as much
 
     def _start(self) -> Session:
-        """Return the next visit's session; its process starts with that of the visit after it."""
+        """Return the next visit's session; its process starts with those of the visits after it."""
         place = self._started % len(self._sessions)
         # A finished step would keep a GPU's memory; before the first visit the session may have
         # one.
-        self._sessions[place - 1 if self._started else 0].renew()
+        if not self._alternately:
+            self._sessions[place - 1 if self._started else 0].renew()
+        elif place == 0:
+            for session in self._sessions:
+                session.renew()
         if place == 0:
             workers = []
             for ahead, (_, index) in zip(self._sessions, self._pending, strict=False):
@@ -250,41 +299,56 @@ class _Turns:
         for session in self._sessions[1:]:
             session.close()
 
-    def _sample(self, index: int, number: int, kernel: RemoteKernel[StepFacts]) -> bool:
-        """Sample a step, and return whether that succeeded."""
-        rounds = ROUNDS if self._visits == 1 else 1
+    def _sample(self, number: int, kernels: Mapping[int, RemoteKernel[StepFacts]]) -> list[int]:
+        """Sample prepared steps, and return the indices of those that did not fail."""
         budget_s = self._session.options.budget_s
-        copied = None if self._steps[index].on_gpu else self._copied
-        policy = Policy(budget_s=budget_s, visits=max(rounds, self._visits))
-        subject = Subject(
-            key=index,
-            sample=kernel.sample
-            if copied is None
-            else partial(self._checked, index, kernel, copied),
-            policy=step_policy(self._steps[index], kernel.facts, policy),
-            process=number + 1,
-            preparation=number,
-            size=self._sizes.get(index),
-        )
+        sizes = [self._sizes.get(index) for index in kernels]
+        if self._alternately:
+            rounds = _alternations(sizes, budget_s / self._visits)
+        else:
+            rounds = ROUNDS if self._visits == 1 else 1
         # Rounds of the same number pair up; in a single visit steps do not take turns.
-        first = number if self._visits > 1 else index * rounds
-        self._facts.setdefault(index, kernel.facts)
-        errors = self._study.take([subject], first=first, rounds=rounds)
-        if subject.size is not None:
-            self._sizes[index] = subject.size
-        if index in errors:
-            # Rounds of a process that died do not count, nor times that were claimed.
-            if rounds > 1 or isinstance(errors[index], RefusedKernelError):
-                self._study.table.forget(index)
-            self._lose(index, errors[index])
-        return index not in errors
+        first = self._spacing * number if self._visits > 1 else min(kernels, default=0) * rounds
+        policy = Policy(budget_s=budget_s, visits=max(rounds, self._visits))
+        subjects = []
+        for index, kernel in kernels.items():
+            step = self._steps[index]
+            copied = None if step.on_gpu else self._copied
+            own = step_policy(step, kernel.facts, policy)
+            if self._alternately:
+                chunk_s = budget_s / self._visits / ALTERNATIONS
+                own = dataclasses.replace(own, chunk_s=chunk_s, least_samples=1)
+            sample = kernel.sample
+            if copied is not None:
+                sample = partial(self._checked, index, kernel, copied)
+            subject = Subject(
+                key=index,
+                sample=sample,
+                policy=own,
+                process=number + 1,
+                preparation=number,
+                size=self._sizes.get(index),
+            )
+            subjects.append(subject)
+            self._facts.setdefault(index, kernel.facts)
+        errors = self._study.take(subjects, first=first, rounds=rounds)
+        for index, subject in zip(kernels, subjects, strict=True):
+            if subject.size is not None:
+                self._sizes[index] = subject.size
+            if index in errors:
+                # Rounds of a process that died do not count, nor times that were claimed.
+                if rounds > 1 or isinstance(errors[index], RefusedKernelError):
+                    self._study.table.forget(index)
+                self._lose(index, errors[index])
+        return [index for index in kernels if index not in errors]
 
     def _checked(
         self, index: int, kernel: RemoteKernel[StepFacts], copied: int, request: ChunkRequest
     ) -> Chunk:
         """Time the samples of a request, and hold their times against the host's clock."""
         if request.untimed:  # the first steps of a process may compile
-            kernel.sample(msgspec.structs.replace(request, samples=1, inner=1))
+            first = {"samples": 1, "inner": 1, "untimed": request.untimed - 1}
+            kernel.sample(msgspec.structs.replace(request, **first))
         begin = undisturbed_s(kernel.worker)
         chunk = kernel.sample(msgspec.structs.replace(request, untimed=0))
         elapsed = undisturbed_s(kernel.worker) - begin
@@ -321,6 +385,29 @@ class _Turns:
             if self._trace:
                 record = msgspec.structs.replace(record, untraced=why)
         return msgspec.structs.replace(record, **self._traces.get(index, {}))
+
+
+def _alternations(sizes: Sequence[Size | None], budget_s: float) -> int:
+    """Return the number of rounds in which steps are sampled alternately.
+
+    Args:
+        sizes: sizes of the steps; the first repetition, which knows none, has the least rounds.
+        budget_s: seconds of sampling of each step.
+    """
+    known = [size.execution_s for size in sizes if size is not None]
+    if len(known) < len(sizes) or not known:
+        return _LEAST_ALTERNATIONS
+    return max(_LEAST_ALTERNATIONS, min(ALTERNATIONS, int(budget_s / max(known))))
+
+
+def by_repetition(rounds: Mapping[int, float]) -> dict[int, float]:
+    """Return the median of the rounds of each repetition of steps that were sampled alternately.
+
+    Args:
+        rounds: values by number of the round.
+    """
+    groups = group_by(rounds, lambda number: number // ALTERNATIONS)
+    return {number: median(rounds[each] for each in members) for number, members in groups.items()}
 
 
 def record_of(step: StepSpec, session: Session, facts: StepFacts, samples: Series) -> StepRecord:

@@ -5,7 +5,14 @@ import math
 import numpy as np
 import pytest
 
-from pydlbench.compare.statistics import pool_variances, quantile, quantiles, two_sided
+from pydlbench.compare.statistics import (
+    pool_variances,
+    quantile,
+    quantiles,
+    spread_of,
+    trimmed_spread,
+    two_sided,
+)
 
 
 @pytest.mark.parametrize(
@@ -56,3 +63,22 @@ def test_a_row_is_no_steadier_than_its_kind_and_may_be_less_steady():
     assert sd[:3] == pytest.approx([shared, shared, 0.4])
     assert known[:3].tolist() == [4, 4, 1]
     assert math.isnan(sd[3])
+
+
+def test_one_wild_repetition_does_not_move_a_trimmed_mean():
+    # Yuen's t for n = 10 and g = 2: h = 6, winsorised values 3, 3, 3, 4, 5, 6, 7, 8, 8, 8.
+    values = np.array([[4.0], [1], [8], [2], [7], [3], [1000], [5], [6], [9]])
+    spread = trimmed_spread(values)
+    assert spread.means == pytest.approx([5.5])
+    assert spread.counts.tolist() == [6]
+    limited = np.array([3, 3, 3, 4, 5, 6, 7, 8, 8, 8])
+    assert np.sum(spread.rest**2) == pytest.approx(np.sum((limited - limited.mean()) ** 2))
+
+
+def test_few_repetitions_and_rows_with_gaps_are_not_trimmed():
+    few = np.array([[1.0], [2], [9]])
+    assert trimmed_spread(few).means == pytest.approx(spread_of(few).means)
+    gaps = np.array([[1.0, 1.0]] * 9 + [[11.0, math.nan]])
+    spread = trimmed_spread(gaps)
+    assert spread.counts.tolist() == [6, 9]
+    assert spread.means == pytest.approx([1.0, 1.0])

@@ -1,5 +1,6 @@
 """Processes of steps that take turns: new in each visit, and started two at a time."""
 
+from itertools import pairwise
 from types import SimpleNamespace
 
 import msgspec
@@ -141,6 +142,82 @@ def test_steps_have_their_records_when_a_later_one_is_interrupted(monkeypatch, v
         found.update(run.runs_in_turn(cases, Session(3, [])))
     assert sum(record.time.repetitions for record in found.values()) == visit - 1
     assert len(found) == visit - 1
+
+
+# -----------------------------------------------------------------------------
+# Steps that are sampled alternately.
+
+
+@pytest.fixture
+def free(monkeypatch):
+    """Let the bytes of free memory be those of a list, in turn; the last one from then on."""
+    left = [100]
+
+    def read_facts():
+        return SimpleNamespace(memory_available_bytes=left.pop(0) if len(left) > 1 else left[0])
+
+    monkeypatch.setattr(run, "read_cpu_facts", read_facts)
+    return left
+
+
+def alternated(count, visits, log):
+    steps = [StepSpec(model="mnist", batch=4 + number) for number in range(count)]
+    return run.run_in_turn(steps, Session(visits, log), alternately=True)
+
+
+@pytest.mark.usefixtures("prepared", "free")
+@pytest.mark.parametrize("count", [2, 3])
+def test_all_steps_of_a_repetition_are_prepared_before_one_is_sampled(count):
+    log = []
+    records = alternated(count, 2, log)
+    events = [line.split()[-1] for line in log]
+    turn = ["renewed", "launched", "ready", "prepared"]
+    assert events == [word for _ in range(2) for word in turn for _ in range(count)] + [
+        "closed"
+    ] * (count - 1)
+    assert [record.time.repetitions for record in records] == [2] * count
+
+
+@pytest.mark.usefixtures("prepared", "free")
+def test_rounds_of_a_repetition_have_adjacent_numbers():
+    first, second = (record.rounds_s for record in alternated(2, 3, []))
+    assert first.keys() == second.keys()
+    repetitions = [number // run.ALTERNATIONS for number in first]
+    # The size of a step is not known in the first repetition.
+    least = 3
+    assert repetitions.count(0) == least
+    assert least <= repetitions.count(1) == repetitions.count(2) <= run.ALTERNATIONS
+    values = {number: float(number) for number in first}
+    assert list(run.by_repetition(values)) == [0, 1, 2]
+    assert run.by_repetition({0: 1.0, 1: 5.0, 2: 2.0, 8: 4.0}) == {0: 2.0, 1: 4.0}
+
+
+@pytest.mark.usefixtures("prepared")
+def test_steps_that_do_not_fit_together_take_turns(free):
+    free[:] = [100, 40]  # the first one takes 60 of 100 bytes
+    log = []
+    records = alternated(2, 2, log)
+    kinds = [line.split()[-1] for line in log]
+    prepared = [number for number, kind in enumerate(kinds) if kind == "prepared"]
+    assert len(prepared) == 4
+    for first, second in pairwise(prepared):  # the process of the one before has ended
+        assert "renewed" in kinds[first:second]
+    assert [len(record.rounds_s) for record in records] == [2, 2]
+    assert set(records[0].rounds_s) == {0, run.ALTERNATIONS}
+
+
+@pytest.mark.usefixtures("prepared", "free")
+def test_one_of_two_steps_goes_on_if_the_other_fails(monkeypatch):
+    prepare = run.prepare_step
+
+    def refusing(case, session, *, preparation):
+        if case.batch == 5:
+            raise UnsupportedError("no such mode")
+        return prepare(case, session, preparation=preparation)
+
+    monkeypatch.setattr(run, "prepare_step", refusing)
+    fine, refused = alternated(2, 3, [])
+    assert (fine.time.repetitions, refused.reason) == (3, "no such mode")
 
 
 # -----------------------------------------------------------------------------
