@@ -7,8 +7,8 @@ follow visit all subjects. After each round there is an answer.
 
 Each round visits the subjects in random order, with all other processes stopped:
 
-- the step in a new process; on a GPU then replayed from a CUDA graph in the same process; with
-  folded batch norm, or without fused operators, in another new process;
+- the step in a new process; on a GPU in one of two that stay, where it is replayed from a CUDA
+  graph in the end; with folded batch norm, or without fused operators, in another new process;
 - the traced step, in a process that stays; once more in one that keeps freed pages (CPU);
 - the calls alone: on a GPU in the process of the traced step, else in the one that keeps its pages;
 - in every other round, calls whose libraries log what they execute;
@@ -151,7 +151,7 @@ def broken_down(
         step: the step.
         session: provides the workers.
         rounds: number of rounds after the coarse ones, at least four; the step has a new process in
-            each.
+            each, on a GPU one of two processes.
         known: returns the row of a native kernel that was found before; None if there is none.
         keep: called with each native kernel that was found, and its row.
         forecast: forecasts the step from stored rows, or returns why it cannot; called once the
@@ -457,7 +457,7 @@ def _prepare_probes(bench: _Bench) -> list[Subject]:
 
 
 class _Rounds:
-    """Takes the rounds, with a new process for the step in each.
+    """Takes the rounds, with a new process for the step in each; on a GPU two processes in turn.
 
     A subject that fails has no part in later rounds.
 
@@ -503,6 +503,8 @@ class _Rounds:
         # Whether the traced step and calls alone are in one process.
         self._shares_process = step.on_gpu
         self._number = 0
+        # On a GPU, whose processes take long to prepare: the steps of even and odd rounds.
+        self._staying: dict[int, tuple[RemoteKernel[StepFacts], Subject]] = {}
         # Rounds whose process died, of which only the second ends the breakdown.
         self._lost = 0
         self.calls: _PreparedCalls | None = None
@@ -615,29 +617,35 @@ class _Rounds:
         bench.stages.begin(f"round {number + 1} of {total}")
         fresh = bench.fresh[number % 2]
         if number % 2 == 0:  # the process of the next round waits, stopped while others are timed
-            ahead = bench.fresh[: total - number]
+            ahead = () if self._staying else bench.fresh[: total - number]
             ahead += (bench.changed,) * bool(self._fusion)
             start_together([session.worker(step.framework, step.device) for session in ahead])
         try:
-            kernel = prepare_step(step, fresh, preparation=_PREPARATION)
+            kernel, own = self._step_of_round(number)
         except WorkerError as error:
             self._note({STEP: error})
             return
         fused = bool(self._fusion) and number % _FUSION_PERIOD > 0
         changed = self._prepare_changed(number) if fused else []
-        steps = [self._fresh_step(STEP, kernel, number), *changed]
+        steps = [own, *changed]
         due = [
             subject
             for subject in self._subjects
             if self._is_due(subject.key, number - self._coarse)
         ]
         errors = self._study.take([*steps, *due], first=number)
-        if self._replays and self.calls is not None and not errors:
-            # Last, so that side effects of a capture are in no other time.
+        if self._replays and number + len(bench.fresh) >= total and not errors:
+            # Last in its process, so that side effects of a capture are in no other time: for each
+            # round of this process that visited all subjects.
             steps.append(self._replayed(kernel, number))
-            errors = self._study.take(steps[-1:], first=number)
+            timed = self.table.series(STEP).by_round()
+            for visited in range(number, self._coarse - 1, -len(bench.fresh)):
+                if visited in timed and not errors:
+                    errors = self._study.take(steps[-1:], first=visited)
         self._sizes |= {str(subject.key): subject.size for subject in steps}
-        fresh.worker(step.framework, step.device).close()
+        if not step.on_gpu or STEP in errors:
+            self._staying.pop(number % 2, None)
+            fresh.worker(step.framework, step.device).close()
         if fused:
             bench.changed.worker(step.framework, step.device).close()
         self._note(errors)
@@ -674,6 +682,21 @@ class _Rounds:
                 self.no_log = words
         self.notes += (f"{some_names(names)}: {words}" for words, names in failed.items())
         self._subjects = [subject for subject in self._subjects if subject.key not in errors]
+
+    def _step_of_round(self, number: int) -> tuple[RemoteKernel[StepFacts], Subject]:
+        """Return the step in a new process; on a GPU in the process of the round before the last.
+
+        Raises:
+            WorkerError: a new process died.
+        """
+        if (staying := self._staying.get(number % 2)) is not None:
+            return staying
+        bench = self._bench
+        kernel = prepare_step(bench.step, bench.fresh[number % 2], preparation=_PREPARATION)
+        made = kernel, self._fresh_step(STEP, kernel, number)
+        if bench.step.on_gpu:
+            self._staying[number % 2] = made
+        return made
 
     def _fresh_step(self, key: str, kernel: RemoteKernel[StepFacts], number: int) -> Subject:
         """Return a step in a process that is new in this round."""

@@ -290,8 +290,8 @@ class _Loop:
     ) -> None:
         self.tolerant = tolerant
         self.kernels: dict[str, dict[str, Any]] = {}
-        # Native rows of interrupted runs by kernel, with the run; None until they are read.
-        self._reusable: dict[str, tuple[str, dict[str, Any]]] | None = None
+        # Native rows of earlier runs by kernel, with the run, by kind of the task that takes them.
+        self._reusable: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {}
         self._tasks, self._open, self._recorder = tasks, open_session, recorder
         self._progress, self._request, self._samples = progress, request, samples
         self._known: RunRecord | None = None
@@ -414,19 +414,22 @@ class _Loop:
         )
 
     def _kernel(self, task: Task, spec: KernelSpec) -> dict[str, Any] | None:
-        """Return the document of a kernel of this run, or of an interrupted one before it.
+        """Return the document of a kernel of this run, or of an earlier one.
 
-        A row of an interrupted run is stored with this run, too.
+        That is an interrupted run; for a breakdown on a GPU, where a search takes long, also a
+        finished one. A row of an earlier run is stored with this run, too.
         """
         name = _same_kernel(spec, task.options)
-        if self._reusable is None:
-            self._reusable = {}
-            for run_id, entry in self._recorder.unfinished(self.described()):
+        if task.kind not in self._reusable:
+            found = self._reusable[task.kind] = {}
+            finished = task.kind == "breakdown" and spec.on_gpu
+            for run_id, entry in self._recorder.reusable(self.described(), finished=finished):
                 if kernel_of(entry.key):
                     same = str(entry.key).rpartition("/")[2]
-                    self._reusable.setdefault(same, (run_id, dict(entry.document)))
-        if name not in self.kernels and name in self._reusable:
-            run_id, document = self._reusable[name]
+                    found.setdefault(same, (run_id, dict(entry.document)))
+        reusable = self._reusable[task.kind]
+        if name not in self.kernels and name in reusable:
+            run_id, document = reusable[name]
             self._recorder.tell_reuse(run_id)
             key = f"{row_key(task, task.rows[0])}/{name}"
             self.take(task, Result("layer", document, key=key))

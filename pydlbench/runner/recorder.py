@@ -13,6 +13,7 @@ from typing import Any, Final, Self
 from pydlbench.errors import StoreError, UsageError
 from pydlbench.records.run import RunInfo, RunRecord, start_time
 from pydlbench.store.entry import Entry
+from pydlbench.store.place import is_same_gpu
 from pydlbench.store.resume import merge_records, refuse_differences
 from pydlbench.store.store import Store, short_id
 from pydlbench.units import quantity
@@ -230,7 +231,7 @@ class RowRecorder:
             return ()
         return self.store.entries(self.resumed.id, samples=samples)
 
-    def unfinished(self, run: RunRecord) -> Iterator[tuple[str, Entry]]:
+    def reusable(self, run: RunRecord, *, finished: bool) -> Iterator[tuple[str, Entry]]:
         """Yield finished native rows of interrupted runs of the last day on this machine.
 
         Each has the id of its run; the newest run is the first. Rows that others disturbed are left
@@ -238,18 +239,23 @@ class RowRecorder:
 
         Args:
             run: record of this run; machine, libraries and their variables must be the same.
+            finished: include runs that have finished, if they used the same GPU.
         """
         if self.store is None:
             return
         since = dt.datetime.now(dt.UTC) - _MAX_AGE
         for info in self.store.runs(limit=_MAX_RECENT_RUNS):
-            if info.status not in ("interrupted", "killed"):
+            ended_early = info.status in ("interrupted", "killed")
+            if not (ended_early or (finished and info.status == "done")):
                 continue
             begun = start_time(info.created_utc)
             if begun is None or begun < since:
                 continue
             try:
-                refuse_differences(self.store.record(info.id), run, {}, {})
+                before = self.store.record(info.id)
+                refuse_differences(before, run, {}, {})
+                if not (ended_early or is_same_gpu(before.device, run.device)):
+                    continue
                 entries = list(self.store.entries(info.id, "layer"))
             except UsageError:
                 continue  # another machine, library or variable
@@ -258,14 +264,14 @@ class RowRecorder:
                 continue
             for entry in entries:
                 document = entry.document
-                finished = document.get("stop_rule") != "interrupted"
-                if document.get("status") == "ok" and finished and not document.get("contended"):
+                whole = document.get("stop_rule") != "interrupted"
+                if document.get("status") == "ok" and whole and not document.get("contended"):
                     yield info.id, entry
 
     def tell_reuse(self, run_id: str) -> None:
-        """Say once that native rows of an interrupted run are reused."""
+        """Say once that native rows of an earlier run are reused."""
         if run_id not in self._reused and not self._quiet:
-            self._tell(f"native rows of interrupted run {run_id} are reused")
+            self._tell(f"native rows of run {run_id} are reused")
         self._reused.add(run_id)
 
     def add(self, table: str, document: Mapping[str, Any], key: str | None = None) -> None:

@@ -52,6 +52,20 @@ def gpu_name(device: Mapping[str, Any]) -> str | None:
     return str(name) if "host" in device else None
 
 
+def is_same_gpu(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """Whether two runs used one GPU, by its uuid, with the same libraries.
+
+    Args:
+        before: ``RunRecord.device`` of the first run.
+        now: ``RunRecord.device`` of the second run.
+    """
+    if gpu_name(before) is None or gpu_name(now) is None:
+        return False
+    uuids = [(device.get("facts") or {}).get("uuid") for device in (before, now)]
+    same = uuids[0] is not None and uuids[0] == uuids[1]
+    return same and before.get("libraries") == now.get("libraries")
+
+
 # -----------------------------------------------------------------------------
 # Paths given by the user.
 

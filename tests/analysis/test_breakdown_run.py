@@ -237,6 +237,16 @@ def test_on_a_gpu_a_graph_saves_what_the_device_waits_for_its_host():
     assert graph.saved == pytest.approx(90e-6, rel=0.01)
 
 
+def test_on_a_gpu_two_processes_hold_the_step_in_all_rounds():
+    session = gpu_session(5e-6, 5e-6)
+    found = whole(
+        StepSpec(model=MODEL, own=UserModelSpec(), framework="torch", device="cuda:0"), session
+    )
+    assert found.processes == 2
+    assert found.levels.step.n == 3 + 4
+    assert session.built.count(requests.request_step) == 2 + 1  # and the traced step
+
+
 def test_a_step_that_is_in_no_graph_says_once_why():
     found, _ = gpu_breakdown(5e-6, 5e-6, gpu={"uncapturable": True})
     assert not found.alternatives
@@ -266,7 +276,7 @@ def test_calls_alone_that_end_their_process_do_not_take_the_traced_step_along(mo
     monkeypatch.setattr(Worker, "build", building)
     step = StepSpec(model=MODEL, own=UserModelSpec(), framework="torch", device="cuda:0")
     found = whole(step, session)
-    assert len(steps) == 2 + 3 + 4
+    assert len(steps) == 2 + 2  # traced, and in two processes that stay
     assert found.levels.alone is None
     assert found.levels.native.median == pytest.approx(4e-6)
     assert found.levels.in_context.median == pytest.approx(350e-6, rel=0.1)
@@ -355,18 +365,24 @@ def test_native_rows_that_are_known_are_not_measured_again():
 @pytest.mark.parametrize(("deaths", "rounds"), [(1, 6), (2, 3)])
 def test_a_lost_process_costs_a_round_and_a_second_one_the_rest(monkeypatch, deaths, rounds):
     session = gpu_session(200e-6, 100e-6)
-    build, steps = Worker.build, []
+    build, steps, lost = Worker.build, [], []
 
-    def dead(_request):
-        raise WorkerError("was killed by SIGKILL")
+    def mortal(kernel, sample):
+        def sampled(request):
+            if kernel in lost:
+                raise WorkerError("was killed by SIGKILL")
+            return sample(request)
+
+        return sampled
 
     def building(worker, operation, facts, **words):
         kernel = build(worker, operation, facts, **words)
         if operation is requests.request_step:
+            kernel.sample = mortal(kernel, kernel.sample)
             steps.append(kernel)
-            # The first is the traced one; the others are new in each round.
-            if 4 < len(steps) <= 4 + deaths:
-                kernel.sample = dead
+        elif operation is requests.request_calls:  # after the coarse rounds
+            _traced, even, odd = steps
+            lost.extend((odd, even)[:deaths])
         return kernel
 
     monkeypatch.setattr(Worker, "build", building)

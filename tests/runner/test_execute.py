@@ -363,6 +363,33 @@ def test_kernels_of_an_interrupted_run_are_taken(
     assert machine.measured == (["remembered"] if taken else [case.label])
 
 
+@pytest.mark.parametrize(
+    ("kind", "device", "taken"),
+    [
+        ("breakdown", {}, True),
+        ("estimate", {}, False),
+        ("breakdown", {"facts": {"uuid": "GPU-2"}}, False),
+        ("breakdown", {"libraries": {"cuDNN": "9.9"}}, False),
+    ],
+    ids=["the same", "estimate", "other GPU", "other cuDNN"],
+)
+def test_a_breakdown_takes_kernels_of_finished_runs_on_its_gpu(
+    store_path, case, measurement, monkeypatch, kind, device, taken
+):
+    spec = msgspec.structs.replace(case, device="cuda:0")
+    gpu = {
+        "name": "NVIDIA H200",
+        "facts": {"uuid": "GPU-1"},
+        "libraries": {"cuDNN": "9.20"},
+        "host": {"name": "a CPU"},
+    }
+    run(store_path, Kernels(measurement, device=gpu), [Sum(rows=(ROWS[0],), spec=spec)])
+    machine = Kernels(measurement, id="run-2", device=gpu | device)
+    monkeypatch.setattr(Sum, "kind", kind)
+    run(store_path, machine, [Sum(rows=(ROWS[1],), spec=spec)], kind=kind)
+    assert machine.measured == (["remembered"] if taken else [spec.label])
+
+
 def test_each_kernel_gets_its_own_row_of_an_interrupted_run_and_keeps_it(store_path, measurement):
     first, other = (KernelSpec(layer=each) for each in find_layers(["alexnet/conv[34]"]))
     before = Kernels(measurement)
