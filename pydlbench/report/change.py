@@ -1,6 +1,7 @@
 """The report of two models' steps: whether they compute the same, which is faster, and why."""
 
 import math
+from collections.abc import Sequence
 from typing import Final
 
 from pydlbench.compare.comparison import FASTER, SLOWER, Comparison
@@ -14,8 +15,9 @@ from pydlbench.records.agreement import (
 )
 from pydlbench.records.ledger import LedgerDifference
 from pydlbench.records.record import columns_of
-from pydlbench.report.blocks import Block, Headline, Lines, TableBlock
+from pydlbench.report.blocks import Block, Figure, Headline, Lines, TableBlock
 from pydlbench.report.compare import comparison_report, ratio_sentence
+from pydlbench.report.figures.bars import Part, waterfall
 from pydlbench.units import format_seconds, number, quantity
 
 #: Rows of the table without ``--all``.
@@ -54,6 +56,7 @@ def change_report(comparison: Comparison, *, everything: bool = False) -> list[B
         Headline(conclude(comparison, change)),
         *comparison_report(comparison)[1:],
         TableBlock.from_rows(columns, shown),
+        *_waterfall(rows, total),
         *_swap_table(change.swap),
         Lines([*_about(change.results), *notes], listed=True),
     ]
@@ -80,6 +83,18 @@ def conclude(comparison: Comparison, change: ModelChange) -> list[str]:
         *swap,
         time,
     ]
+
+
+def _waterfall(rows: Sequence[LedgerDifference], total: LedgerDifference) -> list[Figure]:
+    """Return the figure from A's step to B's, with the differences in between."""
+    if not rows:
+        return []
+    between = [
+        Part(" ".join(filter(None, (row.operator, row.module, row.direction))), row.difference_s)
+        for row in rows
+    ]
+    ends = Part("A", total.a_s, level=True), Part("B", total.b_s, level=True)
+    return waterfall("change", "From A to B", [ends[0], *between, ends[1]])
 
 
 def _swap(saving: SwapSaving) -> list[str]:

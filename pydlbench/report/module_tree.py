@@ -206,16 +206,18 @@ def dominant_part(parts: Sequence[ModulePart]) -> ModulePart | None:
 MAX_TRACE_COST: Final = 1.5
 #: Share of the limit above which the time or the limit must be wrong.
 MAX_OF_LIMIT: Final = 1.1
+_DISTURBED: Final = "other work disturbed the step: which module dominates is not known"
 # Categories that are named for each direction.
 _MAX_CATEGORIES: Final = 3
 
 
-def context_blocks(record: StepRecord, who: str) -> list[Block]:
+def context_blocks(record: StepRecord, who: str, *, alone: bool = False) -> list[Block]:
     """Return the blocks of a traced step, or the reason why it was not traced.
 
     Args:
         record: record of the step.
         who: framework and mode.
+        alone: whether it is the report's only step, whose headline has the dominant part.
     """
     if record.untraced is not None:
         return [Lines([f"{who}: modules and calls were not measured: {record.untraced}"])]
@@ -242,10 +244,9 @@ def context_blocks(record: StepRecord, who: str) -> list[Block]:
     lines.append(_between(record, trace))
     lines += trace.notes
     dominates = dominant_line(record)
-    if not dominates:
-        dominates = "other work disturbed the step: which module dominates is not known"
+    introduced = [] if alone and dominates else [f"{who}: {dominates or _DISTURBED}"]
     return [
-        Lines([f"{who}: {dominates}"]),
+        Lines(introduced),
         parts_table(table, f"seconds share {shares} slowest", seconds=text),
         *bars(
             "modules",

@@ -126,7 +126,9 @@ def steps_report(
     context = [
         block
         for row in timed
-        for block in context_blocks(row.record, "  ".join(_names(row, differing)))
+        for block in context_blocks(
+            row.record, "  ".join(_names(row, differing)), alone=len(timed) == 1
+        )
     ]
     table = TableBlock.from_rows(_columns(timed), timed)
     # The modules of a single step are the result; several steps are compared with each other.

@@ -15,7 +15,7 @@ from pydlbench.records.measurement import Measurement
 from pydlbench.records.run import RunRecord
 from pydlbench.report.blocks import Figure
 from pydlbench.report.columns import LEVEL_NAMES
-from pydlbench.report.drawing import LIGHT, WIDTH, series
+from pydlbench.report.drawing import LIGHT, series
 from pydlbench.units import format_seconds, holding, known_text, number, percent
 
 _HOW: Final = (
@@ -119,8 +119,8 @@ def _figure(
     ridges = [peak / rate * 1e3 for peak in peaks.values() for rate in memories.values()]
     low_x, high_x = min([*across, *ridges]) / 8, max([*across, *ridges]) * 3
     low_y, high_y = min(up) / 2.5, max([*up, *peaks.values()]) * 2
-    slope = (_HEIGHT / math.log(high_y / low_y)) / (WIDTH / math.log(high_x / low_x))
     span = math.log(high_y / low_y)
+    rise = _HEIGHT / span * math.log(high_x / low_x)
     roofs = [*_flat(peaks, memories, (low_x, high_x), span)]
     roofs += _slanted(memories, peaks, low_x, low_y)
     rate = f"TFLOP/s ({executed.strip()})" if executed else "TFLOP/s"
@@ -136,10 +136,10 @@ def _figure(
     }
     appearance = series([point["series"] for point in points])
     label = {**scales, "text": {"field": "roof"}}
-    along = {"align": "left", "dx": 8, "angle": -math.degrees(math.atan(slope))}
+    # The width is that of the drawing, which is another one on a narrow screen.
+    along = {"align": "left", "dx": 8, "angle": {"expr": f"-atan({rise} / width) * 180 / PI"}}
     looks: dict[str, dict[str, Any]] = {
         "above": {"align": "right", "dy": -7},
-        "below": {"align": "right", "dy": 8},
         "along": {**along, "dy": -7},
         "under": {**along, "dy": 8},
     }
@@ -267,11 +267,10 @@ def _flat(
     named: list[float] = []
     for name, peak in peaks.items():
         kind = name.partition(" ")[0]
-        # Lines of the measured and the theoretical peak may coincide: one name on either side.
-        label = "below" if kind == "measured" and len(peaks) == 2 else "above"
-        if label == "above":
-            label = "" if _crowded(peak, named, span) else label
-            named += [peak] * bool(label)
+        # Lines of the measured and the theoretical peak may coincide, and marks are below both.
+        label = "" if _crowded(peak, named, span) else "above"
+        if label:
+            named.append(peak)
         for x, place in ((max(across[0], peak / fastest * 1e3), ""), (across[1], label)):
             yield {"x": x, "y": peak, "roof": name, "kind": kind, "label": place}
 
