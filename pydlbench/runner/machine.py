@@ -296,7 +296,9 @@ class Devices:
             private = private_level_bytes(self._facts, self._cpus) or 0
             # The inner caches matter only to kernels whose operands nearly fit into them.
             near = cached_bytes(spec) <= 2 * private
-            levels = ("memory", "llc", "l2") if near else ("memory", "llc")
+            levels = ("llc", "l2") if near else ("llc",)
+            if not self._stays_cached(spec):
+                levels = ("memory", *levels)
         try:
             believed = not spec.on_gpu and self._believe(row, spec, levels)
             lacking = () if believed else levels
@@ -309,6 +311,12 @@ class Devices:
             return held
         except PydlbenchError as error:  # the row is valid without limits
             return msgspec.structs.replace(row, warnings=(*row.warnings, str(error)))
+
+    def _stays_cached(self, spec: KernelSpec) -> bool:
+        """Whether no operand comes from the memory, whose bandwidth cannot be the limit then."""
+        probed = cpu_record.probed_sizes(self._cpu)["llc"] is not None
+        fits = cached_bytes(spec) <= (self.cache_bytes("cpu") or 0)
+        return spec.cache == "hot" and probed and fits
 
     def _believe(self, row: Measurement, spec: KernelSpec, levels: Sequence[str]) -> bool:
         """Use stored bandwidths without confirming them if they cannot affect a row's roof.

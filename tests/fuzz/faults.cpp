@@ -72,6 +72,8 @@ int fdatasync(int file) { PASS("fsync", EIO, -1, fdatasync, file); }
 int rename(const char* from, const char* to) { PASS("rename", ENOSPC, -1, rename, from, to); }
 int pipe2(int* ends, int flags) { PASS("pipe", EMFILE, -1, pipe2, ends, flags); }
 pid_t fork() { PASS("fork", EAGAIN, -1, fork); }
+// A function that calls vfork must not return in the child: fork does the same, more slowly.
+pid_t vfork() { PASS("fork", EAGAIN, -1, fork); }
 #undef mmap
 #undef mmap64
 void* mmap(void* at, size_t size, int may, int flags, int file, off_t from) noexcept {

@@ -74,9 +74,10 @@ def faults(tmp_path_factory):
 
 #: Command, call, and of which calls one fails: each, or each one of so many; at most so many.
 TORTURES = [
-    *(("trace", call, 1, 60) for call in ("open", "write", "pwrite", "fsync", "mmap")),
+    *(("trace", call, 1, 60) for call in ("open", "write", "pwrite", "fsync", "mmap", "rename")),
     *(("layers", "pwrite", 9, 4), ("layers", "fsync", 3, 2), ("layers", "open", 97, 5)),
     *(("layers", "pipe", 1, 3), ("layers", "mmap", 5, 3), ("layers", "new", 1500, 4)),
+    *(("layers", "rename", 1, 6), ("layers", "fork", 1, 4), ("step", "fork", 1, 3)),
     *(("step", "pwrite", 9, 3), ("step", "open", 97, 4), ("step", "pipe", 1, 3)),
 ]
 

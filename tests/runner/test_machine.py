@@ -201,6 +201,8 @@ def test_where_nothing_is_kept_a_row_far_from_it_asks_for_one_window_of_each_lev
         ("bandwidth", "triad")
     ] * len({one["level"] for one in devices.described()["bandwidths"]})
     assert {len(one.windows) for one in devices.kept().read()} == {1}
+    # Its operands fit into the last-level cache.
+    assert {one["level"] for one in devices.described()["bandwidths"]} == {"llc"}
     # Again: nothing more is asked for. A row that memory may be the limit of has three windows.
     before = len(machine.asked)
     devices.limited(row_of(far, 1.0), far)
