@@ -51,6 +51,10 @@ _MEANINGS: Final = {
     "returned memory": "pages that are given back to the system and fetched again",
     "caches": "operands that are no longer in caches",
     "between calls": "in which no call runs",
+    "calls without a native layer": "for which there is no native kernel to compare them with",
+    "choice of other calls": "slower than native kernels, and no experiment is about them",
+    "unexplained choice": "calls that are slower than native kernels; no experiment says why",
+    "unexplained context": "calls that take longer in the step than alone; no experiment says why",
 }
 #: Names of the differences between a level and the next one.
 _DIFFERENCES: Final = {
@@ -289,13 +293,16 @@ def conclusion(record: BreakdownRecord) -> list[str]:
 
 
 def _size(seconds: float, low: float | None, high: float | None, step_s: float) -> str:
-    """Return a part of a step with its interval; with a wide one, the least share first."""
+    """Return a part of a step with its interval; of a wide one the lower end first."""
     scale = Scale.fit(step_s)
-    share = percent(seconds / step_s)
+    within = f"95 % {interval_text(low, high, scale)}"
+    whole = f"of the {scale.text(step_s)} that a step takes"
     if low is not None and 0.0 < low < _MIN_SUPPORTED * seconds:
-        share = f"at least {percent(low / step_s)}"
-    between = interval_text(low, high, scale)
-    return f"{share} of the step, {scale.text(seconds)} (95 % {between})"
+        share = percent(low / step_s)
+        return (
+            f"at least {scale.text(low)} {whole} ({share}; median {scale.text(seconds)}, {within})"
+        )
+    return f"{scale.text(seconds)} {whole} ({percent(seconds / step_s)}, {within})"
 
 
 def _diagnose(record: BreakdownRecord) -> str:
@@ -322,7 +329,7 @@ def _losses(record: BreakdownRecord) -> list[LostTime]:
         setting = " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items())
         text = (
             f"{_size(other.saved, other.ci_low, other.ci_high, step_s)}, is saved with "
-            f"{other.change}: it then takes {scale.text(other.median)} and is "
+            f"{other.change}: the step then takes {scale.text(other.median)} and is "
             f"{number((other.median + other.saved) / other.median, 2)}x as fast"
         )
         command = f"pydlbench {shlex.join(['step', *step_words(record)])}"

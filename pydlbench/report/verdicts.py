@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from pydlbench.analysis.dominance import TimedItem, dominance
 from pydlbench.grouping import group_by, sum_by
@@ -13,7 +14,7 @@ from pydlbench.records.measurement import (
     Roofline,
     disturbed_share,
 )
-from pydlbench.records.run import RunRecord
+from pydlbench.records.run import RunRecord, command_text
 from pydlbench.records.trace import Dominant
 from pydlbench.report.columns import (
     LEVEL_NAMES,
@@ -231,6 +232,10 @@ def conclude(rows: Sequence[Measurement], peaks: Mapping[str, float] | None = No
     return lines
 
 
+# An option to try, and why.
+_ADVICE: Final = re.compile(r"try: (?P<option>(?P<name>\S+).*?) \((?P<why>.*)\)")
+
+
 def conclude_run(run: RunRecord, rows: Sequence[Measurement]) -> list[str]:
     """Return the conclusions from a run's rows, with the measured peaks of its device.
 
@@ -245,7 +250,19 @@ def conclude_run(run: RunRecord, rows: Sequence[Measurement]) -> list[str]:
         for peak in (peaks if isinstance(peaks, list) else ())
         if peak.get("measured_flops_per_s")
     }
-    return conclude(rows, measured)
+    return [text for line in conclude(rows, measured) for text in _pasted(line, run.command)]
+
+
+def _pasted(line: str, command: Sequence[str]) -> list[str]:
+    """Return a line; of one with an option to try, why, and the command with that option."""
+    advice = _ADVICE.fullmatch(line)
+    if advice is None or "layers" not in command[:2]:
+        return [line]
+    option, words = advice["option"], list(command)
+    if advice["name"] in words:  # with another value
+        at = words.index(advice["name"])
+        del words[at : at + 2]
+    return [f"{option}: {advice['why']}", f"next: pydlbench {command_text(words)} {option}"]
 
 
 def _side_by_side(timed: Sequence[Measurement]) -> list[str]:

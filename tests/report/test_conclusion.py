@@ -39,6 +39,15 @@ def test_peaks_are_those_that_were_measured_with_the_threads_of_the_row(measurem
     assert len(conclude_run(run_record, [row])) == 1
 
 
+def test_advice_of_a_run_is_a_line_that_can_be_run(measurement, run_record):
+    row = measurement(roof=0.02, batch=1, problem="mb1ic64ih13oc64kh3")
+    command = ("pydlbench", "layers", "--shape", "mb1ic64ih13oc64kh3 n", "--batch", "1", "--quiet")
+    run = msgspec.structs.replace(run_record, command=command)
+    _, why, again = conclude_run(run, [row])
+    assert why.startswith("--batch 16: ")
+    assert again == "next: pydlbench layers --shape 'mb1ic64ih13oc64kh3 n' --quiet --batch 16"
+
+
 def test_far_from_the_peak(measurement):
     lines = conclude([measurement(roof=0.025)], PEAKS)
     assert says(lines[0], "50 %", "2.0x")
