@@ -8,6 +8,7 @@ a format is the same in every run.
 from __future__ import annotations
 
 import contextlib
+import copy
 import gzip
 import io
 import json
@@ -113,7 +114,8 @@ def mutate_value(rng, document):
             else:
                 kind = (int, float) if isinstance(inner, (int, float)) else type(inner)
                 alike = [value for value in VALUES if isinstance(value, kind)]
-                place[key] = rng.choice(alike if alike and rng.random() < 0.6 else VALUES)
+                value = rng.choice(alike if alike and rng.random() < 0.6 else VALUES)
+                place[key] = copy.deepcopy(value)  # a later change must not change the constant
             break
     return document
 
