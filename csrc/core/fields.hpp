@@ -59,6 +59,8 @@ class Fields {
         numbers[name] = static_cast<double>(*whole);
       } else if (const auto* real = std::get_if<double>(&value)) {
         numbers[name] = *real;
+      } else if (const auto* flag = std::get_if<bool>(&value)) {
+        numbers[name] = *flag ? 1.0 : 0.0;
       } else {
         fail("the field " + name + " is no number");
       }

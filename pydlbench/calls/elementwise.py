@@ -103,6 +103,14 @@ def activation(op: str, shape: Sequence[int], *numbers: Any, **options: Any) -> 
     return memory_bound(op, shape, *numbers, kind="activation", **options)
 
 
+def hard_tanh(images: Value, low: float, high: float, **options: Any) -> Meaning:
+    """Return the meaning of limiting values to an interval, or of its gradient."""
+    if (low, high) == (0, 6):
+        return activation("relu6", images.shape, floating=images.floating, **options)
+    limits = {"low": float(low), "high": float(high)}
+    return activation("hardtanh", images.shape, floating=images.floating, **limits, **options)
+
+
 def channel_sums(images: Sequence[int], kind: str = "reduction") -> Meaning:
     """Return the meaning of the gradient of a bias: sums over all but the channels."""
     return memory_bound("bias", images, kind=kind, pass_="backward-weights")

@@ -6,7 +6,7 @@ as in oneDNN. The type of the computation is the type of the images.
 
 import math
 from collections.abc import Collection, Iterator, Sequence
-from typing import Final
+from typing import Any, Final
 
 from pydlbench.calls.meaning import (
     LayerPass,
@@ -22,6 +22,8 @@ from pydlbench.errors import UnsupportedError
 from pydlbench.ops.table import OPS, build_layer, image_layer
 from pydlbench.ops.tensors import merged_reduction
 
+#: Reductions that return indices.
+_INDEXED: Final = ("argmax", "argmin", "max-indices", "min-indices")
 #: FLOPs per element of the source; one for all other reductions.
 _REDUCTION_FLOPS: Final = {"norm": 2, "logsumexp": 4, "var": 4, "var_mean": 4, "std": 4}
 
@@ -59,10 +61,16 @@ def batch_normalisation(
     writes = written + updated if updated and written is not None else None
     flops = images.elements * per_element
     yield Meaning(kind="normalisation", flops=flops, writes=writes, dtypes=(images.dtype,))
+    shape = shape or images.shape
+    if not factors and training and shape[0] == 1:
+        # PyTorch calls it for an instance normalisation, with the images' channels side by side.
+        groups = image_layer("groupnorm", shape, groups=shape[1], factors=False, epsilon=epsilon)
+        yield LayerPass(groups, "backward-data" if backward else "forward", training)
+        return
     _require_factors(factors=factors)
     if backward and not training:
         raise UnsupportedError("a gradient with fixed statistics has no layer")
-    layer = image_layer("batchnorm", shape or images.shape, epsilon=epsilon, momentum=momentum)
+    layer = image_layer("batchnorm", shape, epsilon=epsilon, momentum=momentum)
     yield LayerPass(layer, "backward-data" if backward else "forward", training)
 
 
@@ -71,12 +79,30 @@ def _require_factors(*, factors: bool) -> None:
         raise UnsupportedError("a normalisation without factors has no layer")
 
 
-def group_normalisation(source: Value, *, backward: bool = False) -> Meaning:
-    """Return the meaning of a group normalisation, with the FLOPs of layer normalisation."""
-    passes = OPS["layernorm"].passes
-    per_element = passes["backward-data" if backward else "forward"].per_element
-    why = "oneDNN 3.2 has no normalisation of groups"
-    return Meaning(kind="normalisation", flops=source.elements * per_element, layers_missing=why)
+@meaning_rule
+def group_normalisation(
+    images: Value,
+    groups: int,
+    *,
+    epsilon: float,
+    factors: bool = True,
+    training: bool = False,
+    backward: bool = False,
+) -> Iterator[Meaning | LayerPass]:
+    """Return the meaning of a normalisation of groups of channels of each image.
+
+    Args:
+        images: tensor of the images, channels second.
+        groups: number of groups; of an instance normalisation, the number of channels.
+        epsilon: number added to the variance.
+        factors: whether the normalisation has learned scale factors and offsets.
+        training: whether the forward pass keeps the statistics.
+        backward: whether the call computes the gradient.
+    """
+    pass_ = "backward-data" if backward else "forward"
+    layer = image_layer("groupnorm", images.shape, groups=groups, factors=factors, epsilon=epsilon)
+    yield Meaning(kind="normalisation", flops=layer.flops(pass_), dtypes=(images.dtype,))
+    yield LayerPass(layer, pass_, training)
 
 
 @meaning_rule
@@ -90,11 +116,11 @@ def along_rows(
     backward: bool = False,
     **parameters: float,
 ) -> Iterator[Meaning | LayerPass]:
-    """Return the meaning of a normalisation or softmax along rows.
+    """Return the meaning of a normalisation, a softmax or sums along rows.
 
     Args:
-        op: ``layernorm`` or ``rmsnorm`` of the last dimensions together, ``softmax`` or
-            ``log-softmax`` along one dimension.
+        op: ``layernorm`` or ``rmsnorm`` of the last dimensions together, ``softmax``,
+            ``log-softmax`` or ``cumsum`` along one dimension.
         source: tensor that is normalised.
         dimensions: number of dimensions of a row.
         dim: index of the last dimension of a row.
@@ -104,14 +130,25 @@ def along_rows(
     """
     pass_, normalises = "backward-data" if backward else "forward", op.endswith("norm")
     yield Meaning(
-        kind="normalisation" if normalises else "softmax",
+        kind="normalisation" if normalises else "reduction" if op == "cumsum" else "softmax",
         flops=source.elements * OPS[op].passes[pass_].per_element * source.floating,
         dtypes=(source.dtype,) if normalises else (),
     )
-    _require_factors(factors=factors)
+    require_floating(floating=source.floating)
+    sizes: dict[str, Any]
     end = dim % max(1, len(source.shape)) + 1
-    if math.prod(source.shape[end:]) != 1:
-        raise no_layer(f"{op} along other than the last dimension")
+    inner = math.prod(source.shape[end:])
+    if op == "layernorm" and not factors:
+        width = math.prod(source.shape[len(source.shape) - dimensions :])
+        sizes = {"batch": source.elements // width, "channels": width, **parameters}
+        yield LayerPass(build_layer("groupnorm", **sizes, factors=False), pass_)
+        return
+    _require_factors(factors=factors)
+    if inner != 1:
+        outer, along = math.prod(source.shape[: end - 1]), source.shape[end - 1]
+        sizes = {"batch": outer, "channels": along, "width": inner, **parameters}
+        yield LayerPass(build_layer(op, **sizes, axis=1), pass_)
+        return
     yield LayerPass(row_layer(op, source.shape[:end], dimensions, **parameters), pass_)
 
 
@@ -150,6 +187,8 @@ def reduction(
     if over is None:
         raise no_layer(f"{op} over dimensions that are values")
     require_floating(floating=source.floating)
+    if op in _INDEXED and len(over) == len(shape):  # of all elements as one dimension
+        shape, axes, over = (source.elements,), range(1), [0]
     reduced = {axis % max(1, len(shape)) for axis in over}
     remaining = [axis for axis in axes if axis not in reduced and shape[axis] != 1]
     if op == "mean" and len(shape) in (4, 5) and reduced == {*axes} - {0, channels % len(shape)}:

@@ -43,6 +43,7 @@ _ACTIVATIONS: Final = {
     "gelu_erf": "gelu",
     "gelu_tanh": "gelu-tanh",
     "pow": "elementwise:power",
+    **dict.fromkeys(("clip", "clip_v2"), "hardtanh"),
     **{name: name for name in ("tanh", "elu", "mish", "hardswish", "hardsigmoid")},
     **{name: f"elementwise:{name}" for name in ("abs", "exp", "log", "sqrt", "square")},
 }
@@ -57,6 +58,9 @@ _DRIVERS: Final[Mapping[str, Mapping[str, str]]] = {
     | {"avg_exclude_padding": "avg_np", "avg_include_padding": "avg_p"},
     "bnorm": {"": "batchnorm:"},
     "lnorm": {"": "layernorm:"},
+    "gnorm": {"": "groupnorm:"},
+    "prelu": {"": "elementwise:leaky-relu:"},
+    "shuffle": {"": "move:permute:|by0213"},
     "lrn": {"across": "lrn:"},
     "softmax": dict.fromkeys(("softmax", "accurate"), "softmax:")
     | dict.fromkeys(("logsoftmax", "log"), "log-softmax:"),
@@ -69,7 +73,7 @@ _DRIVERS: Final[Mapping[str, Mapping[str, str]]] = {
     "concat": {"": "concat:"},
     "sum": {"": "elementwise:add:"},
 }
-_WITHOUT_OP: Final = ("brgemm", "gnorm", "prelu", "reorder", "shuffle", "zeropad")
+_WITHOUT_OP: Final = ("brgemm", "reorder", "zeropad")
 _PASSES: Final = {
     "FWD_D": ("forward", "training"),
     "FWD_B": ("forward", "training"),
@@ -93,7 +97,11 @@ _KNOWN_VALUES: Final = {
     "scales": "1(:1)*",
 }
 # Options with numbers, by driver; --mb is one of all drivers.
-_NUMBERS: Final = {"softmax": ("axis",), "concat": ("axis",), "rnn": ("l", "t")}
+_NUMBERS: Final = {
+    **dict.fromkeys(("softmax", "concat"), ("axis",)),
+    "rnn": ("l", "t"),
+    "shuffle": ("axis", "group"),
+}
 _TYPES: Final = ("dt", "sdt", "ddt", "cfg")
 _HONOURED: Final = (
     *_KNOWN_VALUES,
@@ -105,6 +113,9 @@ _HONOURED: Final = (
     "l",
     "t",
     "axis",
+    "group",
+    "alpha",
+    "beta",
     "wtag",
 )
 
@@ -195,9 +206,10 @@ class ListEntry:
             if types != 1:
                 raise UnsupportedError(f"--sdt: a sum of {types + 1}; nearest: --sdt=f32:f32")
             return _SHAPES.sub(r"\g<0>:\g<0>", self.text, count=1)
-        if self.op not in ("softmax", "concat"):
+        if self.op not in ("softmax", "concat", "shuffle"):
             return self.text
-        along = partial(_along, axis=self._number("axis", 1), last=self.op == "softmax")
+        axis, groups = self._number("axis", 1), self._number("group", 1)
+        along = partial(_along, axis=axis, op=self.op, groups=groups)
         return _SHAPES.sub(along, self.text, count=1)
 
     def _number(self, option: str, default: int = 0) -> int:
@@ -231,6 +243,11 @@ class ListEntry:
         algorithms = self.options.get("alg", (usual,))
         names = [_AFFIXES.sub("", name.lower()) for name in algorithms]
         prefixes = [known[name] for name in names if name in known]
+        low, high = (self.options.get(name, ("0",))[-1] for name in ("alpha", "beta"))
+        prefixes = [
+            f"{prefix}|alpha{low}beta{high}" if prefix == "hardtanh:" else prefix
+            for prefix in prefixes
+        ]
         if not prefixes:
             raise UnsupportedError(
                 f"--alg={algorithms[0]}: there is no such op; nearest: "
@@ -277,29 +294,37 @@ def _order(tag: str, driver: str) -> str:
     return orders.get(tag, "any")
 
 
-def _along(shapes: re.Match[str], *, axis: int, last: bool) -> str:
+def _along(shapes: re.Match[str], *, axis: int, op: str, groups: int) -> str:
     """Return shapes with the sizes before an axis, along it, and after it; none without elements.
 
     Args:
         shapes: The shapes.
         axis: The axis.
-        last: Whether the op works on the last axis only.
+        op: The driver. For a softmax the result is fields.
+        groups: Groups of a shuffle.
 
     Raises:
-        UnsupportedError: The axis is not the last one, if it has to be.
+        UnsupportedError: The groups of a shuffle do not divide the axis.
     """
     tensors = []
     for shape in shapes[0].split(":"):
         sizes = [int(size) for size in shape.split("x") if size]
         outer, inner = math.prod(sizes[:axis]), math.prod(sizes[axis + 1 :])
-        if last and inner > 1:
-            raise UnsupportedError(
-                f"--axis={axis}: there is no such op; nearest: --axis={len(sizes) - 1}, the last"
-            )
         along = math.prod(sizes[axis : axis + 1])
         if along == 0:
             continue
-        tensors.append(f"{outer}x{along}" if last else f"{outer}x{along}x{inner}")
+        if op == "softmax":
+            rows = f"{outer}x{along}" if inner == 1 else f"mb{outer}ic{along}ih1iw{inner}axis1"
+            tensors.append(rows)
+        elif op == "shuffle":
+            if not groups or along % groups:
+                nearest_groups = math.gcd(groups, along)
+                raise UnsupportedError(
+                    f"--group={groups}: not a divisor of {along}; nearest: {nearest_groups}"
+                )
+            tensors.append(f"{outer}x{groups}x{along // groups}x{inner}")
+        else:
+            tensors.append(f"{outer}x{along}x{inner}")
     return ":".join(tensors)
 
 

@@ -166,6 +166,8 @@ _LIMIT_BYTES: Final = 2**63
 _WORD_BYTES: Final = 4  # float32, the widest precision that is timed, and int32
 #: Roles of integers (int32).
 INTEGERS: Final = ("labels", "indices")
+#: Why an op has no native row on a GPU.
+NO_CUDA_KERNEL: Final = "there is no CUDA kernel for it"
 
 
 class Functions:
@@ -579,7 +581,7 @@ class Layer:
     def weight_elements(self) -> int:
         """Elements of the trained tensors; zero if there are no weights."""
         shapes = self.shapes()
-        return sum(math.prod(shapes[role]) for role in self.entry.trained)
+        return sum(math.prod(shapes[role]) for role in self.entry.trained if role in shapes)
 
     # -------------------------------------------------------------------------
     # Counts.

@@ -1,212 +1,47 @@
-"""Memory-bound ops: activations, normalisations, losses, and the steps of optimizers.
+"""Memory-bound ops: activations, softmax, losses, and the steps of optimizers.
 
-They work on NCHW images, on weight tensors of ``channels`` elements, which have neither batch nor
-sides, or along the last axis (the width) of each row of each channel. A gradient has the role of
-its tensor, and ``dst`` is the incoming one in backward passes. Some ops have a forward pass only:
-the gradient of an addition is the incoming gradient itself, for both of its sources, and optimizers
-have no gradient.
+Some have a forward pass only: the gradient of an addition is the incoming gradient itself, for both
+of its sources, and optimizers have no gradient.
 """
 
-import functools
 import math
-import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from pydlbench.errors import UsageError
-from pydlbench.ops.axis import Axis
-from pydlbench.ops.op import (
-    Field,
-    Layer,
-    Op,
-    Operands,
-    Pass,
-    Shape,
-    Sizes,
-    in_place_op,
+from pydlbench.ops.images import (
+    BATCH,
+    FLAT,
+    HEIGHT,
+    WEIGHTS,
+    WIDTH,
+    image_shape,
+    in_rows,
+    in_rows_of_logits,
+    in_sources,
+    in_weights,
+    per_channel,
+    pointwise_op,
+    settle_width,
 )
-
-# -----------------------------------------------------------------------------
-# Sizes.
-
-_BATCH: Final = Field(name="batch", spelling="mb", default=1, shown=True)
-_CHANNELS: Final = Field(name="channels", spelling="ic")
-_HEIGHT: Final = Field(name="height", spelling="ih", default=1)
-_WIDTH: Final = Field(name="width", spelling="iw", default=None)
-_DEPTH: Final = Field(name="depth", spelling="id", default=1)
-_NO_SIDES: Final = (
-    Field(name="height", default=1, maximum=1),
-    Field(name="width", default=1, maximum=1),
-)
-_NO_BATCH: Final = Field(name="batch", default=1, maximum=1)
-
-_SIZES: Final = ("batch", "channels", "height", "width")
-_IMAGES: Final = (_BATCH, _CHANNELS, _HEIGHT, _WIDTH)
-_FLAT: Final = (_BATCH, _CHANNELS, *_NO_SIDES)
-_WEIGHTS: Final = (_NO_BATCH, _CHANNELS, *_NO_SIDES)
-
-_EPSILON: Final = Field(
-    name="epsilon", spelling="eps", type="real", default=1e-5, minimum=0, above=True
-)
-_RATE: Final = Field(name="rate", spelling="lr", type="real", default=0.01, minimum=0)
-
-
-def _settle(values: dict[str, Any]) -> None:
-    """Fill in a missing width with the height."""
-    if values["width"] is None:
-        values["width"] = values["height"]
-
-
-def _shown(layer: Layer, field: Field) -> bool:
-    if field.name == "height":
-        return (layer.height, layer.width) != (1, 1)
-    return field.name == "width" and layer.width != layer.height
-
-
-def _images(layer: Layer) -> Shape:
-    return layer.batch, layer.channels, layer.height, layer.width
-
-
-def _in_images(layer: Layer, role: str) -> Shape:
-    """Return the shape of a tensor: the shape of the images, or one element per channel."""
-    return _images(layer) if role.startswith(("src", "dst", "result")) else (layer.channels,)
-
-
-def _in_rows(layer: Layer, role: str) -> Shape:
-    """Return the shape of a tensor: the shape of the images, a row, or one element per row."""
-    if role.startswith(("src", "dst", "result")):
-        return _images(layer)
-    if role in layer.entry.trained:
-        return (layer.width,)
-    return (layer.batch * layer.channels * layer.height,)
-
-
-def _in_weights(layer: Layer, role: str) -> Shape:
-    return (1,) if role == "dst" else (layer.channels,)
-
-
-def _in_rows_of_logits(layer: Layer, role: str) -> Shape:
-    if role in ("loss", "labels"):
-        return (1,) if role == "loss" else (layer.batch,)
-    return _images(layer)
-
-
-def _in_sources(layer: Layer, role: str) -> Shape:
-    if role == "dst":
-        return _images(layer)
-    return layer.batch, layer.sources[int(role[3:] or 1) - 1], layer.height, layer.width
-
-
-def _merge_depth(values: dict[str, Any]) -> None:
-    """Merge depth and height; sides that are missing are as long as the depth."""
-    if "depth" in values:
-        depth = values.pop("depth")
-        height = values.get("height", depth)
-        values |= {"height": depth * height, "width": values.get("width", height)}
-
-
-def image_sizes(shape: Sequence[int]) -> dict[str, int]:
-    """Return the sizes of images with this shape; missing sides are 1, further ones are merged.
-
-    A single dimension is channels.
-    """
-    batch, channels, *sides = shape if len(shape) > 1 else (1, *shape, *[1] * (1 - len(shape)))
-    height = sides.pop(0) if len(sides) > 1 else 1
-    return {"batch": batch, "channels": channels, "height": height, "width": math.prod(sides)}
-
-
-def _read_images(_: Op, tensors: list[Sizes]) -> dict[str, Any]:
-    return image_sizes([size for size, _ in tensors[0]])
-
-
-def _read_rows(_: Op, tensors: list[Sizes]) -> dict[str, Any]:
-    *outer, width = (size for size, _ in tensors[0])
-    return {"channels": math.prod(outer), "width": width}
-
-
-def _read_concat(_: Op, tensors: list[Sizes]) -> dict[str, Any]:
-    images = [image_sizes([size for size, _ in tensor]) for tensor in tensors]
-    sources = tuple(sizes.pop("channels") for sizes in images)
-    if any(sizes != images[0] for sizes in images):
-        raise UsageError("the sources differ in more than their channels; nearest: 2x3x7:2x5x7")
-    return {**images[0], "sources": sources}
-
-
-_SHAPE_READERS: Final[Mapping[Any, tuple[Any, int]]] = {
-    _in_images: (_read_images, 1),
-    _in_rows: (_read_rows, 1),
-    _in_sources: (_read_concat, 1024),
-}
-
-
-def _roles(layer: Layer) -> dict[str, None]:
-    """Return the roles of all tensors that some pass reads or writes."""
-    passes = [*layer.entry.passes.values(), *filter(None, [layer.entry.training])]
-    groups = (roles for step in passes for roles in (step.reads, step.writes))
-    return {role: None for roles in groups for role in (roles(layer) if callable(roles) else roles)}
-
-
-def _pointwise(
-    name: str,
-    passes: dict[str, Pass],
-    reference: Callable[..., Any],
-    fields: tuple[Field, ...] = (),
-    *,
-    sizes: tuple[Field, ...] = _IMAGES,
-    dims: Callable[[Layer, str], Shape] = _in_images,
-    settle: Callable[[dict[str, Any]], None] = _settle,
-    **options: Any,
-) -> Op:
-    """Return an op.
-
-    Args:
-        name: Name of the op.
-        passes: Passes by name.
-        reference: Function that computes the forward pass.
-        fields: Fields besides the sizes.
-        sizes: Fields that are sizes.
-        dims: Returns the shape of a tensor by role.
-        settle: Checks fields, and fills in missing ones.
-        options: Further attributes of the op.
-    """
-    if sizes is _WEIGHTS:
-        options |= {"batch": None, "form": "weights"}
-    else:
-        options |= {"other_fields": (_DEPTH,), "merge": _merge_depth}
-        if dims in _SHAPE_READERS:
-            read, maximum = _SHAPE_READERS[dims]
-            options["operands"] = Operands(
-                minimum=0, maximum=maximum, read=read, write=lambda _: []
-            )
-    return Op(
-        name=name,
-        key=name,
-        kind="pointwise",
-        prefix=f"{name}:",
-        fields=(*sizes, *fields),
-        settle=settle,
-        shown=_shown,
-        shapes=lambda layer: {role: dims(layer, role) for role in _roles(layer)},
-        passes=passes,
-        reference=reference,
-        memory_bound=True,
-        native=lambda s: {
-            "op": name,
-            "passes": list(s.passes),
-            "in_one_order": s.entry.in_one_order,
-            **s.fields,
-        },
-        attributes={
-            "parameters": lambda s: {
-                name: value for name, value in s.fields.items() if name not in _SIZES
-            },
-        },
-        **options,
-    )
-
+from pydlbench.ops.normalisations import NORMALISATIONS
+from pydlbench.ops.op import NO_CUDA_KERNEL, Field, Layer, Op, Pass, Shape, in_place_op
 
 # -----------------------------------------------------------------------------
 # Activations.
+
+
+def _settle_hardtanh(values: dict[str, Any]) -> None:
+    settle_width(values)
+    low, high = values["low"], values["high"]
+    if low >= high:
+        raise UsageError(f"low={low:g}: not below high={high:g}; nearest: {high - 1:g}")
+
+
+def _with_slopes(layer: Layer, role: str) -> Shape:
+    if role == "weights":
+        return (1,) if layer.shared else (layer.channels,)
+    return image_shape(layer)
 
 
 def _softplus(np: Any, x: Any) -> Any:
@@ -222,7 +57,7 @@ def _activation(
     spread: bool = True,
 ) -> Op:
     """Return an activation with the given FLOPs per element, forward and backward."""
-    return _pointwise(
+    return pointwise_op(
         name,
         {
             "forward": Pass(reads=("src",), writes=("dst",), flops=forward),
@@ -269,191 +104,40 @@ _ACTIVATIONS: Final = (
         18,
         lambda np, x: x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2,
     ),
-)
-
-# -----------------------------------------------------------------------------
-# Normalisations. ``M`` is ``batch * height * width``.
-
-
-def _neighbourhoods(layer: Layer) -> int:
-    """Return the channels in all neighbourhoods; none are before the first or after the last."""
-    axis = Axis(
-        size=layer.channels,
-        out=layer.channels,
-        kernel=layer.local_size,
-        stride=1,
-        dilation=1,
-        pad=layer.local_size // 2,
-    )
-    return axis.taps()
-
-
-def _lrn_pass(reads: tuple[str, ...], writes: str, flops: int, per_tap: int) -> Pass:
-    """Return a pass with the given FLOPs per element, and per channel of its neighbourhood."""
-
-    def count(layer: Layer, taps: int) -> int:
-        pixels = layer.batch * int(layer.height * layer.width)
-        return pixels * (int(layer.channels) * flops + taps * per_tap)
-
-    return Pass(
-        reads=reads,
-        writes=(writes,),
-        flops=lambda s: count(s, s.channels * s.local_size),
-        executed=lambda s: count(s, _neighbourhoods(s)),
-    )
-
-
-def _settle_lrn(values: dict[str, Any]) -> None:
-    _settle(values)
-    size = values["local_size"]
-    if size % 2 == 0:
-        raise UsageError(f"local_size={size}: has no middle; nearest: {size + 1}")
-
-
-def _lrn(np: Any, layer: Layer, t: Any) -> Any:
-    half, channels = layer.local_size // 2, layer.channels
-    squares = np.pad(t.src**2, [(0, 0), (half, half), (0, 0), (0, 0)])
-    around = [squares[:, first : first + channels] for first in range(layer.local_size)]
-    total = functools.reduce(operator.add, around)
-    return t.src * (layer.k + layer.alpha / layer.local_size * total) ** -layer.beta
-
-
-def _channels(array: Any) -> Any:
-    """Return one number per channel in a shape that broadcasts over images."""
-    return array[:, None, None]
-
-
-def _batchnorm(np: Any, layer: Layer, t: Any) -> Any:
-    given = hasattr(t, "mean")
-    mean = t.mean if given else t.src.mean((0, 2, 3))
-    variance = t.variance if given else t.src.var((0, 2, 3))
-    scale = t.weights / np.sqrt(variance + layer.epsilon)
-    dst = t.src * _channels(scale) + _channels(t.bias - mean * scale)
-    if given:
-        return dst
-    count = t.src.size / layer.channels
-    unbiased = {"running_mean": mean, "running_variance": variance * count / max(1, count - 1)}
-    running = {
-        role: (1 - layer.momentum) * getattr(t, role) + layer.momentum * value
-        for role, value in unbiased.items()
-    }
-    return {"dst": dst, "mean": mean, "variance": variance, **running}
-
-
-def _layernorm(np: Any, layer: Layer, t: Any) -> Any:
-    mean, variance = t.src.mean(-1, keepdims=True), t.src.var(-1, keepdims=True)
-    scale = 1 / np.sqrt(variance + layer.epsilon)
-    dst = (t.src * scale - mean * scale) * t.weights + t.bias
-    return {"dst": dst, "mean": mean.reshape(-1), "variance": variance.reshape(-1)}
-
-
-_STATISTICS: Final = ("weights", "bias", "mean", "variance")
-_RUNNING: Final = ("running_mean", "running_variance")
-_VARIANCES: Final = frozenset(("variance", "running_variance"))
-
-_NORMALISATIONS: Final = (
-    # ``src / d**beta`` with ``d = k + alpha / local_size * sum(src**2)`` over the ``local_size``
-    # channels around each one (A. Krizhevsky et al., 2012), with cuDNN's alpha. TensorFlow's
-    # ``alpha`` is this ``alpha / local_size``, its ``depth_radius`` is ``(local_size - 1) / 2``,
-    # and its ``bias`` is ``k``.
-    _pointwise(
-        "lrn",
+    # Two comparisons; the gradient passes between ``low`` and ``high``.
+    pointwise_op(
+        "hardtanh",
         {
-            # Scale the sum of squares, add k, raise, multiply.
-            "forward": _lrn_pass(("src",), "dst", 4, 2),
-            # The same again up to the power; the gradient times it; a ratio of two more, whose
-            # sum over the neighbourhood is scaled, multiplied and subtracted.
-            "backward-data": _lrn_pass(("src", "dst"), "src", 9, 3),
+            "forward": Pass(reads=("src",), writes=("dst",), flops=2),
+            "backward-data": Pass(reads=("src", "dst"), writes=("src",), flops=2),
         },
-        _lrn,
+        lambda np, s, t: np.clip(t.src, s.low, s.high),
         (
-            Field(name="local_size", spelling="ls", default=5),
-            Field(name="alpha", spelling="alpha", type="real", default=1e-4, minimum=0),
-            Field(name="beta", spelling="beta", type="real", default=0.75, minimum=0),
-            Field(name="k", spelling="k", type="real", default=2.0, minimum=0, above=True),
+            Field(name="low", spelling="alpha", type="signed", default=-1.0),
+            Field(name="high", spelling="beta", type="signed", default=1.0),
         ),
-        settle=_settle_lrn,
+        settle=_settle_hardtanh,
+        elementwise=True,
+        spread=True,
+        no_gpu=NO_CUDA_KERNEL,
     ),
-    # ``(src - mean) / sqrt(variance + epsilon) * weights + bias`` per channel. Statistics are given
-    # in inference. Training uses the statistics of the batch (biased), and updates the
-    # running ones with weight ``momentum`` (the variance unbiased, times ``M / (M - 1)``).
-    # backward-data is the gradient of training, for source, weights and bias.
-    _pointwise(
-        "batchnorm",
+    # ``src`` where it is positive, else ``src * weights``, with one weight per channel, or a single
+    # one for all. Two comparisons and products, as in ``elementwise:leaky-relu``; backward a
+    # comparison and a product for the source, and a product and an addition for the weights
+    # (K. He et al., 2015).
+    pointwise_op(
+        "prelu",
         {
-            "forward": Pass(reads=("src", *_STATISTICS), writes=("dst",), flops=2),
-            # Four for the two sums, four for the combination of gradient and source.
+            "forward": Pass(reads=("src", "weights"), writes=("dst",), flops=2),
             "backward-data": Pass(
-                reads=("src", "dst", "weights", "mean", "variance"),
-                writes=("src", "weights", "bias"),
-                flops=8,
+                reads=("src", "dst", "weights"), writes=("src", "weights"), flops=4
             ),
         },
-        _batchnorm,
-        (
-            _EPSILON,
-            Field(name="momentum", spelling="mom", type="real", default=0.1, minimum=0, maximum=1),
-        ),
-        training=Pass(
-            reads=("src", "weights", "bias", *_RUNNING),
-            writes=("dst", "mean", "variance", *_RUNNING),
-            updates=_RUNNING,
-            flops=5,
-        ),
-        trained=("weights", "bias"),
-        exact=frozenset((*_STATISTICS, *_RUNNING)),
-        positive=_VARIANCES,
-    ),
-    # ``(src - mean) / sqrt(variance + epsilon) * weights + bias`` with the (biased) statistics of
-    # each row (J. Ba et al., 2016). Training stores them, and backward-data reads them and computes
-    # the gradients of source, weights and bias.
-    _pointwise(
-        "layernorm",
-        {
-            # The sums of differences and of their squares (3), the scale and shift (4).
-            "forward": Pass(reads=("src", "weights", "bias"), writes=("dst",), flops=7),
-            # Differences times the root (2), the sums for both trained vectors (3), the gradient
-            # times the weights (1), its two sums over the row (3), and the combination (5).
-            "backward-data": Pass(
-                reads=("src", "dst", "weights", "mean", "variance"),
-                writes=("src", "weights", "bias"),
-                flops=14,
-            ),
-        },
-        _layernorm,
-        (_EPSILON,),
-        dims=_in_rows,
-        training=Pass(
-            reads=("src", "weights", "bias"), writes=("dst", "mean", "variance"), flops=7
-        ),
-        form="rows",
-        trained=("weights", "bias"),
-        exact=frozenset(_STATISTICS),
-        positive=_VARIANCES,
-    ),
-    # ``src / sqrt(mean(src**2) + epsilon) * weights`` of each row (B. Zhang and R. Sennrich, 2019).
-    # backward-data computes the gradients of both.
-    _pointwise(
-        "rmsnorm",
-        {
-            # A square, its sum, and two products.
-            "forward": Pass(reads=("src", "weights"), writes=("dst",), flops=4),
-            # The square and its sum again (2), the source times the root (1), the sum for the
-            # weights (2), the gradient times the weights (1), its sum with the source over the row
-            # (2), and the combination (3).
-            "backward-data": Pass(
-                reads=("src", "dst", "weights"), writes=("src", "weights"), flops=11
-            ),
-        },
-        lambda np, layer, t: (
-            t.src / np.sqrt((t.src**2).mean(-1, keepdims=True) + layer.epsilon) * t.weights
-        ),
-        (_EPSILON,),
-        dims=_in_rows,
-        form="rows",
-        # The weights are in the layer's precision, the only one that PyTorch's fused kernels
-        # accept.
+        lambda np, _, t: np.where(t.src > 0, t.src, t.src * per_channel(t.weights)),
+        (Field(name="shared", spelling="shared", type="flag", default=False, minimum=0),),
+        dims=_with_slopes,
         trained=("weights",),
+        no_gpu=NO_CUDA_KERNEL,
     ),
 )
 
@@ -476,13 +160,13 @@ def _exponentials(np: Any, x: Any, axis: int) -> tuple[Any, Any, Any]:
     return differences, powers, powers.sum(axis, keepdims=True)
 
 
-def _softmax(np: Any, _layer: Layer, t: Any) -> Any:
-    _, powers, total = _exponentials(np, t.src, -1)
+def _softmax(np: Any, layer: Layer, t: Any) -> Any:
+    _, powers, total = _exponentials(np, t.src, layer.axis)
     return powers / total
 
 
-def _log_softmax(np: Any, _layer: Layer, t: Any) -> Any:
-    differences, _, total = _exponentials(np, t.src, -1)
+def _log_softmax(np: Any, layer: Layer, t: Any) -> Any:
+    differences, _, total = _exponentials(np, t.src, layer.axis)
     return differences - np.log(total)
 
 
@@ -494,29 +178,34 @@ def _cross_entropy(np: Any, layer: Layer, t: Any) -> Any:
     return {"dst": probabilities, "loss": loss.reshape(1)}
 
 
+# The axis of the images: 1 are the channels, 2 the height, 3 the width.
+_AXIS: Final = Field(name="axis", spelling="axis", default=3, minimum=1, maximum=3)
+
 _SOFTMAXES: Final = (
     # Maximum, difference, exponential, sum, quotient; backward a product and a sum over the row, a
     # difference and a product.
-    _pointwise(
+    pointwise_op(
         "softmax",
         _softmax_passes(5, 4),
         _softmax,
-        dims=_in_rows,
+        (_AXIS,),
+        dims=in_rows,
         form="rows",
     ),
     # Instead of the quotient, the logarithm of the row's sum is subtracted; backward a sum over the
     # row, an exponential, a product and a difference.
-    _pointwise(
+    pointwise_op(
         "log-softmax",
         _softmax_passes(5, 4),
         _log_softmax,
-        dims=_in_rows,
+        (_AXIS,),
+        dims=in_rows,
         form="rows",
     ),
     # Probabilities ``dst`` and the mean cross entropy ``loss`` of ``batch`` rows of ``channels``
     # logits with integer ``labels``; backward-data is ``(probability - (channel == label)) /
     # batch``, with the probabilities as its ``dst``.
-    _pointwise(
+    pointwise_op(
         "softmax-xent",
         {
             # Maximum, difference, exponential, sum, quotient.
@@ -524,8 +213,8 @@ _SOFTMAXES: Final = (
             "backward-data": Pass(reads=("dst", "labels"), writes=("src",), flops=1),
         },
         _cross_entropy,
-        sizes=_FLAT,
-        dims=_in_rows_of_logits,
+        sizes=FLAT,
+        dims=in_rows_of_logits,
         form="flat",
         exact=frozenset(("loss",)),
     ),
@@ -541,7 +230,7 @@ def _sources(layer: Layer) -> Sequence[str]:
 
 
 def _settle_concat(values: dict[str, Any]) -> None:
-    _settle(values)
+    settle_width(values)
     sources, channels = values["sources"], values["channels"]
     if len(sources) < 2:
         raise UsageError(f"sources={sources}: at least two, each of at least 1 channel")
@@ -553,18 +242,18 @@ def _settle_concat(values: dict[str, Any]) -> None:
 
 
 _OTHERS: Final = (
-    _pointwise(
+    pointwise_op(
         "bias",
         {
             "forward": Pass(reads=("src", "bias"), writes=("dst",), flops=1),
             "backward-weights": Pass(reads=("dst",), writes=("bias",), flops=1),
         },
-        lambda _np, _s, t: t.src + _channels(t.bias),
+        lambda _np, _s, t: t.src + per_channel(t.bias),
         trained=("bias",),
     ),
     # ``src2`` has one factor for each channel of each image, as in squeeze-and-excitation.
     # Backward a product for the images, and a product and an addition for the factors.
-    _pointwise(
+    pointwise_op(
         "scale",
         {
             "forward": Pass(reads=("src", "src2"), writes=("dst",), flops=1),
@@ -572,17 +261,17 @@ _OTHERS: Final = (
         },
         lambda _np, _s, t: t.src * t.src2,
         dims=lambda layer, role: (
-            (layer.batch, layer.channels, 1, 1) if role == "src2" else _images(layer)
+            (layer.batch, layer.channels, 1, 1) if role == "src2" else image_shape(layer)
         ),
     ),
-    _pointwise(
+    pointwise_op(
         "add",
         {"forward": Pass(reads=("src", "src2"), writes=("dst",), flops=1)},
         lambda _np, _s, t: t.src + t.src2,
         elementwise=True,
     ),
     # Concat of images with ``sources`` channels along the channels; backward-data splits them.
-    _pointwise(
+    pointwise_op(
         "concat",
         {
             "forward": Pass(reads=_sources, writes=("dst",)),
@@ -590,18 +279,31 @@ _OTHERS: Final = (
         },
         lambda np, s, t: np.concatenate([getattr(t, role) for role in _sources(s)], 1),
         sizes=(
-            _BATCH,
+            BATCH,
             Field(name="channels", default=None, derived=True),
             Field(name="sources", spelling="ic", type="sum"),
-            _HEIGHT,
-            _WIDTH,
+            HEIGHT,
+            WIDTH,
         ),
-        dims=_in_sources,
+        dims=in_sources,
         settle=_settle_concat,
+    ),
+    # Sums of all elements up to each one, along an axis; backward from the end.
+    pointwise_op(
+        "cumsum",
+        {
+            "forward": Pass(reads=("src",), writes=("dst",), flops=1),
+            "backward-data": Pass(reads=("dst",), writes=("src",), flops=1),
+        },
+        lambda np, s, t: np.cumsum(t.src, s.axis),
+        (_AXIS,),
+        dims=in_rows,
+        form="rows",
+        no_gpu=NO_CUDA_KERNEL,
     ),
     # ``src / keep`` if a hash of the element's index is below ``keep``, else zero. Both passes
     # compute the hash, so there is no mask in memory. The reference drops nothing.
-    _pointwise(
+    pointwise_op(
         "dropout",
         {
             "forward": Pass(reads=("src",), writes=("dst",), flops=1),
@@ -631,9 +333,11 @@ def _momentum(_: Any, layer: Layer, t: Any) -> Any:
     return {"weights": t.weights - layer.rate * velocity, "velocity": velocity}
 
 
+_RATE: Final = Field(name="rate", spelling="lr", type="real", default=0.01, minimum=0)
+
 _OPTIMIZERS: Final = (
     # ``sum(weights**2) / 2``; backward-weights adds ``decay * weights`` to the gradient.
-    _pointwise(
+    pointwise_op(
         "l2",
         {
             "forward": Pass(reads=("weights",), writes=("dst",), flops=2),
@@ -643,13 +347,13 @@ _OPTIMIZERS: Final = (
         },
         lambda _np, _s, t: (t.weights**2).sum(keepdims=True) / 2,
         (Field(name="decay", spelling="decay", type="real", default=5e-4, minimum=0),),
-        sizes=_WEIGHTS,
-        dims=_in_weights,
+        sizes=WEIGHTS,
+        dims=in_weights,
         trained=("weights",),
         exact=frozenset(("dst",)),
     ),
     # ``weights -= rate * gradient``.
-    _pointwise(
+    pointwise_op(
         "sgd",
         {
             "forward": Pass(
@@ -658,12 +362,12 @@ _OPTIMIZERS: Final = (
         },
         lambda _, s, t: {"weights": t.weights - s.rate * t.gradient},
         (_RATE,),
-        sizes=_WEIGHTS,
-        dims=_in_weights,
+        sizes=WEIGHTS,
+        dims=in_weights,
         trained=("weights",),
     ),
     # ``velocity = mu * velocity + gradient; weights -= rate * velocity``.
-    _pointwise(
+    pointwise_op(
         "momentum",
         {
             "forward": Pass(
@@ -678,8 +382,8 @@ _OPTIMIZERS: Final = (
             _RATE,
             Field(name="mu", spelling="mu", type="real", default=0.9, minimum=0, maximum=1),
         ),
-        sizes=_WEIGHTS,
-        dims=_in_weights,
+        sizes=WEIGHTS,
+        dims=in_weights,
         trained=("weights",),
     ),
 )
@@ -690,7 +394,7 @@ _OPTIMIZERS: Final = (
 #: Ops that users often run in place.
 _IN_PLACE: Final = ("relu", "relu6", "hardswish", "hardsigmoid", "silu", "add")
 
-_OUT_OF_PLACE: Final = (*_ACTIVATIONS, *_NORMALISATIONS, *_SOFTMAXES, *_OTHERS, *_OPTIMIZERS)
+_OUT_OF_PLACE: Final = (*_ACTIVATIONS, *NORMALISATIONS, *_SOFTMAXES, *_OTHERS, *_OPTIMIZERS)
 POINTWISE_OPS: Final = (
     *_OUT_OF_PLACE,
     *(in_place_op(op) for op in _OUT_OF_PLACE if op.name in _IN_PLACE),

@@ -6,8 +6,9 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from pydlbench.errors import unknown_word
+from pydlbench.ops.images import image_sizes
 from pydlbench.ops.op import IN_PLACE, Layer, Op
-from pydlbench.ops.pointwise import POINTWISE_OPS, image_sizes
+from pydlbench.ops.pointwise import POINTWISE_OPS
 from pydlbench.ops.products import ATTENTION, GEMM
 from pydlbench.ops.recurrent import RECURRENT_OPS
 from pydlbench.ops.tensors import TENSOR_OPS

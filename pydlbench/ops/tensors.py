@@ -11,7 +11,17 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 from pydlbench.errors import UsageError
-from pydlbench.ops.op import Field, Layer, Op, Operands, Pass, Shape, Sizes, in_place_op
+from pydlbench.ops.op import (
+    NO_CUDA_KERNEL,
+    Field,
+    Layer,
+    Op,
+    Operands,
+    Pass,
+    Shape,
+    Sizes,
+    in_place_op,
+)
 
 
 def _operands(minimum: int, maximum: int, *names: str) -> Operands:
@@ -28,15 +38,15 @@ def _operands(minimum: int, maximum: int, *names: str) -> Operands:
 
 
 def _tensor_op(kind: str, name: str, reads: tuple[str, ...], **options: Any) -> Op:
-    """Return an op with a forward pass from some roles to ``dst``."""
-    flops = options.pop("flops", 0)
+    """Return an op with a forward pass from some roles to ``dst``, or to other ``writes``."""
+    flops, writes = options.pop("flops", 0), options.pop("writes", ("dst",))
     touched = options.pop("touched", None)
     return Op(
         name=name,
         key=f"{kind}:{name}",
         kind=kind,
         prefix=f"{kind}:{name}:",
-        passes={"forward": Pass(reads=reads, writes=("dst",), flops=flops, touched=touched)},
+        passes={"forward": Pass(reads=reads, writes=writes, flops=flops, touched=touched)},
         batch=None,
         memory_bound=True,
         **options,
@@ -212,8 +222,10 @@ def merged_elementwise(name: str, *shapes: Sequence[int], number: float = 1.0) -
 
 
 # -----------------------------------------------------------------------------
-# Sums, means, extremes and the Euclidean norm over some dimensions, which are 1 in ``dst``. FLOPs
-# are per element of the source; operations per element of the result are not counted.
+# Sums, means, extremes, the Euclidean norm and the logarithm of a sum of exponentials over some
+# dimensions, which are 1 in ``dst``. FLOPs are per element of the source; operations per element of
+# the result are not counted. An index is that of the extreme among the reduced elements, which are
+# one dimension then, or adjacent ones.
 
 
 def _settle_reduction(values: dict[str, Any]) -> None:
@@ -224,7 +236,23 @@ def _settle_reduction(values: dict[str, Any]) -> None:
         raise UsageError(f"dst={dst}: no reduction of {src}; nearest: {total}")
 
 
-def _reduction(name: str, flops: int, reference: Callable[..., Any]) -> Op:
+def _settle_extreme(values: dict[str, Any]) -> None:
+    _settle_reduction(values)
+    src, dst = values["src"], values["dst"]
+    reduced = [axis for axis in range(len(src)) if src[axis] != dst[axis]]
+    if reduced != [reduced[0]]:
+        one = "x".join(map(str, (*src[: reduced[0]], 1, *src[reduced[0] + 1 :])))
+        raise UsageError(f"dst={dst}: an index is along one dimension; nearest: {one}")
+
+
+def _reduction(
+    name: str,
+    flops: int,
+    reference: Callable[..., Any],
+    settle: Callable[[dict[str, Any]], None] = _settle_reduction,
+    writes: tuple[str, ...] = ("dst",),
+    **options: Any,
+) -> Op:
     def reduce(np: Any, layer: Layer, t: Any) -> Any:
         sizes = enumerate(zip(layer.src, layer.dst, strict=True))
         return reference(np, t.src, tuple(axis for axis, (size, kept) in sizes if size != kept))
@@ -235,11 +263,34 @@ def _reduction(name: str, flops: int, reference: Callable[..., Any]) -> Op:
         ("src",),
         fields=(Field(name="src", type="shape"), Field(name="dst", type="shape")),
         operands=_operands(2, 2, "src", "dst"),
-        settle=_settle_reduction,
-        shapes=lambda s: {"src": s.src, "dst": s.dst},
+        settle=settle,
+        shapes=lambda s: {"src": s.src, **dict.fromkeys(writes, s.dst)},
         flops=lambda s: flops * math.prod(s.src),
         reference=reduce,
+        writes=writes,
+        **options,
     )
+
+
+def _extreme(name: str, writes: tuple[str, ...]) -> Op:
+    """Return the op of a maximum or minimum with its index, or of the index alone."""
+    least = name.startswith(("min", "argmin"))
+
+    def reference(np: Any, x: Any, axes: tuple[int, ...]) -> Any:
+        (axis,) = axes
+        find, take = (np.argmin, np.min) if least else (np.argmax, np.max)
+        found = {
+            "dst": take(x, axis, keepdims=True),
+            "indices": find(x, axis, keepdims=True),
+        }
+        return {role: found[role] for role in writes}
+
+    return _reduction(name, 1, reference, _settle_extreme, writes, no_gpu=NO_CUDA_KERNEL)
+
+
+def _log_sum_exp(np: Any, x: Any, axes: tuple[int, ...]) -> Any:
+    most = x.max(axes, keepdims=True)
+    return most + np.log(np.exp(x - most).sum(axes, keepdims=True))
 
 
 _REDUCTIONS: Final = (
@@ -247,6 +298,12 @@ _REDUCTIONS: Final = (
     _reduction("mean", 1, lambda np, x, axes: np.mean(x, axes, keepdims=True)),
     _reduction("max", 1, lambda np, x, axes: np.max(x, axes, keepdims=True)),
     _reduction("min", 1, lambda np, x, axes: np.min(x, axes, keepdims=True)),
+    _extreme("argmax", ("indices",)),
+    _extreme("argmin", ("indices",)),
+    _extreme("max-indices", ("dst", "indices")),
+    _extreme("min-indices", ("dst", "indices")),
+    # Maximum, difference, exponential, sum.
+    _reduction("logsumexp", 4, _log_sum_exp, no_gpu=NO_CUDA_KERNEL),
     _reduction("norm", 2, lambda np, x, axes: np.sqrt(np.sum(x * x, axes, keepdims=True))),
 )
 

@@ -487,6 +487,19 @@ def clip(x: Rounded, least: float, most: float) -> Rounded:
     return minimum(maximum(x, least), most)
 
 
+def cumsum(x: Rounded, axis: int, *, from_end: bool = False) -> Rounded:
+    """Sum all elements up to each one along an axis, or from each one to the end."""
+
+    def sums(array: F64) -> F64:
+        array = np.flip(array, axis) if from_end else array
+        array = np.cumsum(array, axis)
+        return np.flip(array, axis) if from_end else array
+
+    square = sums(np.square(x.value) + x.square)
+    back = functools.partial(cumsum, axis=axis, from_end=not from_end)
+    return _combine(sums(x.value), square, [(x, back, ...)], length=x.shape[axis])
+
+
 def absolute(x: Rounded) -> Rounded:
     """Compute absolute values."""
     return where(x > 0, x, -x)

@@ -17,6 +17,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from pydlbench.ops.images import per_channel
 from pydlbench.ops.op import Layer
 from pydlbench.verification import arithmetic
 from pydlbench.verification.arithmetic import EXACT, TRANSCENDENTAL, Rounded, gradients
@@ -44,6 +45,8 @@ from pydlbench.verification.threads import in_threads
 
 Inputs = Mapping[str, NDArray[Any] | Rounded]
 Formula = Callable[[Layer, Any], Mapping[str, Rounded]]
+#: Axes of images that sums per channel are over.
+_PIXELS: Final = (0, 2, 3)
 
 
 # -----------------------------------------------------------------------------
@@ -84,17 +87,42 @@ def _cross_entropy_gradient(layer: Layer, t: Any) -> dict[str, Rounded]:
     return {"src": (t.dst - chosen) / layer.batch}
 
 
-def _layernorm_gradient(layer: Layer, t: Any) -> dict[str, Rounded]:
-    mean, variance = (sums.reshape(*t.src.shape[:-1], 1) for sums in (t.mean, t.variance))
+def _normalised_gradient(
+    layer: Layer, t: Any, rows: tuple[int, ...], weights: Any = 1
+) -> tuple[Rounded, Rounded]:
+    """Return the gradient of the source of a normalisation, and its normalised source.
+
+    Args:
+        layer: the normalisation.
+        t: tensors of the pass.
+        rows: shape of the source as rows with a mean and variance each.
+        weights: weights in a shape that broadcasts to the source.
+    """
+    mean, variance = (sums.reshape(*rows[:-1], 1) for sums in (t.mean, t.variance))
     inverse = 1 / arithmetic.sqrt(variance + layer.epsilon)
-    distance, inner = t.src * inverse - mean * inverse, t.dst * t.weights
+    distance, inner = t.src.reshape(rows) * inverse - mean * inverse, t.dst * weights
+    inner = inner.reshape(rows)
     shift = inner.mean(-1, keepdims=True)
     slope = (inner * distance).mean(-1, keepdims=True)
+    source = inverse * (inner - (shift + distance * slope))
+    return source.reshape(t.src.shape), distance.reshape(t.src.shape)
+
+
+def _layernorm_gradient(layer: Layer, t: Any) -> dict[str, Rounded]:
+    source, distance = _normalised_gradient(layer, t, t.src.shape, t.weights)
     rows = tuple(range(t.src.value.ndim - 1))
+    return {"src": source, "weights": (t.dst * distance).sum(rows), "bias": t.dst.sum(rows)}
+
+
+def _groupnorm_gradient(layer: Layer, t: Any) -> dict[str, Rounded]:
+    rows = len(t.src), layer.groups, t.src.value.size // (len(t.src) * layer.groups)
+    if not layer.factors:
+        return {"src": _normalised_gradient(layer, t, rows)[0]}
+    source, distance = _normalised_gradient(layer, t, rows, per_channel(t.weights))
     return {
-        "src": inverse * (inner - (shift + distance * slope)),
-        "weights": (t.dst * distance).sum(rows),
-        "bias": t.dst.sum(rows),
+        "src": source,
+        "weights": (t.dst * distance).sum(_PIXELS),
+        "bias": t.dst.sum(_PIXELS),
     }
 
 
@@ -102,15 +130,20 @@ def _layernorm_gradient(layer: Layer, t: Any) -> dict[str, Rounded]:
 _FORMULAS: Final[Mapping[tuple[str, str], Formula]] = {
     ("dropout", "forward"): _dropout,
     ("dropout", "backward-data"): _dropout,
-    ("softmax", "backward-data"): lambda _, t: {
-        "src": t.result * (t.dst - (t.dst * t.result).sum(-1, keepdims=True))
+    ("softmax", "backward-data"): lambda layer, t: {
+        "src": t.result * (t.dst - (t.dst * t.result).sum(layer.axis, keepdims=True))
     },
-    ("log-softmax", "backward-data"): lambda _, t: {
-        "src": t.dst - arithmetic.exp(t.result) * t.dst.sum(-1, keepdims=True)
+    ("log-softmax", "backward-data"): lambda layer, t: {
+        "src": t.dst - arithmetic.exp(t.result) * t.dst.sum(layer.axis, keepdims=True)
     },
     ("softmax-xent", "forward"): _cross_entropy,
     ("softmax-xent", "backward-data"): _cross_entropy_gradient,
     ("layernorm", "backward-data"): _layernorm_gradient,
+    ("groupnorm", "backward-data"): _groupnorm_gradient,
+    # A sum: the gradient does not depend on the source.
+    ("cumsum", "backward-data"): lambda layer, t: {
+        "src": arithmetic.cumsum(t.dst, layer.axis, from_end=True)
+    },
     ("l2", "backward-weights"): lambda layer, t: {"gradient": t.gradient + layer.decay * t.weights},
     ("bias", "backward-weights"): lambda layer, t: gradient(layer, t, "backward-weights"),
 }
@@ -118,7 +151,8 @@ _ROWS: Final = (2, 3)
 _COLUMNS: Final = (1,)
 #: Axes that are not cut, by op: a result depends on all their elements.
 _UNCUT_AXES: Final[Mapping[str, tuple[int, ...]]] = {
-    **dict.fromkeys(("softmax", "log-softmax", "layernorm", "rmsnorm"), _ROWS),
+    **dict.fromkeys(("layernorm", "rmsnorm"), _ROWS),
+    "groupnorm": (1, 2, 3),
     **dict.fromkeys(("lrn", "softmax-xent", "concat"), _COLUMNS),
 }
 
@@ -227,7 +261,8 @@ def expected_pieces(layer: Layer, pass_: str, propagation: str, inputs: Inputs) 
     if layer.op == "batchnorm" and training:
         results = _batchnorm(layer, pass_, given)
     else:
-        results = evaluate(layer, given, formula, _UNCUT_AXES.get(layer.op, ()))
+        along = (layer.axis,) if "axis" in layer.fields else ()
+        results = evaluate(layer, given, formula, _UNCUT_AXES.get(layer.op, along))
     views = _views(layer)
     for role, cut, numbers in results:
         yield make_piece(role, cut, numbers.reshape(views[role][cut].shape))
@@ -247,8 +282,6 @@ def make_piece(role: str, cut: tuple[slice, ...], numbers: Rounded, tail: float 
 
 # -----------------------------------------------------------------------------
 # Batch normalisation: first sums over whole channels, then the images.
-
-_PIXELS: Final = (0, 2, 3)
 #: Kernels sum differences from some value, by Welford's updates or to keep the digits of the
 #: variance. Their last additions round numbers as large as an element, which is sqrt(M) times the
 #: size of the terms of the mean. With a factor of four, the tolerance is 8 units of an element.
@@ -406,6 +439,10 @@ def check_reduction(layer: Layer, run: KernelRun) -> dict[str, ElementComparison
     """Compare all elements of a reduction; maxima and minima are exact."""
     if layer.op in ("max", "min"):
         return check_exact(layer, run)
+    if layer.op == "logsumexp":
+        return compare(layer, run, _sums_of_exponentials(layer, run))
+    if "indices" in layer.writes("forward"):
+        return compare(layer, run, _extremes(layer, run))
     axes = [i for i, (n, out) in enumerate(zip(layer.src, layer.dst, strict=True)) if n != out]
     terms = math.prod(layer.src) // math.prod(layer.dst)
     value, squares = sums_over(run.inputs["src"], axes)
@@ -417,6 +454,41 @@ def check_reduction(layer: Layer, run: KernelRun) -> dict[str, ElementComparison
     whole = (slice(None),) * value.ndim
     sums = Piece(role="dst", cut=whole, value=value, size=size, terms=terms)
     return compare(layer, run, [sums])
+
+
+def _kept_parts(layer: Layer) -> Iterator[tuple[slice, ...]]:
+    """Yield slices of a reduction's source and result along the longest dimension that is kept."""
+    kept = [n if n == out else 0 for n, out in zip(layer.src, layer.dst, strict=True)]
+    axis = int(np.argmax(kept))
+    step = max(1, _PIECE_ELEMENTS * kept[axis] // math.prod(layer.src))
+    for first in range(0, max(1, kept[axis]), step):
+        cut = [slice(None)] * len(kept)
+        cut[axis] = slice(first, first + step) if kept[axis] else slice(None)
+        yield tuple(cut)
+
+
+def _sums_of_exponentials(layer: Layer, run: KernelRun) -> Iterator[Piece]:
+    for cut in _kept_parts(layer):
+        part = Rounded(run.inputs["src"][cut])
+        yield make_piece("dst", cut, forward(layer, SimpleNamespace(src=part))["dst"])
+
+
+def _extremes(layer: Layer, run: KernelRun) -> Iterator[Piece]:
+    """Yield expected extremes and indices: a result's own where libraries may choose equal ones."""
+    (axis,) = (i for i, n in enumerate(layer.src) if n != layer.dst[i])
+    find = np.argmin if "min" in layer.op else np.argmax
+    for cut in _kept_parts(layer):
+        source = run.inputs["src"][cut]
+        first = find(source, axis, keepdims=True)
+        expected = {"dst": np.take_along_axis(source, first, axis), "indices": first}
+        if "indices" in run.results:
+            given = run.results["indices"].reshape(layer.dst)[cut]
+            places = np.clip(np.nan_to_num(given), 0, layer.src[axis] - 1).astype(np.intp)
+            equal = np.take_along_axis(source, places, axis) == expected["dst"]
+            expected["indices"] = np.where(equal & (places == given), places, first)
+        for role in run.results:
+            value = expected[role].astype(np.float64)
+            yield Piece(role=role, cut=cut, value=value, size=_NO_ERROR, terms=EXACT)
 
 
 def check_gather(layer: Layer, run: KernelRun) -> dict[str, ElementComparison]:

@@ -2,7 +2,7 @@
 
 import math
 import zlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -219,14 +219,15 @@ def _fill_block(flat: NDArray[np.float32], stream: np.random.SFC64, precision: s
 _KINK_RANGE = np.float32(8)
 
 
-def _avoid_kinks(source: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Scale a source to [-8, 8), and move values at 3 and 6 away.
+def _avoid_kinks(source: NDArray[np.float32], kinks: Sequence[float]) -> NDArray[np.float32]:
+    """Scale a source to [-8, 8), and move values at kinks of either sign away.
 
     The gradient jumps there, and libraries may choose either value. Values are rounded to bfloat16,
     so that none lies within a rounding error of a kink.
     """
     spread = round_to("bf16", source * _KINK_RANGE)
-    spread[(np.abs(spread) == 3) | (np.abs(spread) == 6)] *= np.float32(0.75)
+    for kink in kinks:
+        spread[np.abs(spread) == np.float32(abs(kink))] *= np.float32(0.75)
     return spread
 
 
@@ -403,11 +404,11 @@ def _values(layer: Layer, pass_: str, role: str, precision: str, seed: int) -> N
     if role in INTEGERS:
         array[:] = rng.integers(0, layer.rows if role == "indices" else layer.channels, array.size)
         return array
-    axis = {("softmax-xent", "dst"): 1, ("softmax", "result"): -1, ("log-softmax", "result"): -1}
-    if (layer.op, role) in axis:
+    of_rows = layer.kind == "pointwise" and role == "result"
+    if of_rows or (layer.op, role) == ("softmax-xent", "dst"):
         fill_uniform(array.reshape(-1), stream, "fp32")
         powers = np.exp(array, dtype=np.float64)
-        shares = powers / powers.sum(axis=axis[layer.op, role], keepdims=True)
+        shares = powers / powers.sum(axis=layer.axis if of_rows else 1, keepdims=True)
         return round_to(precision, np.log(shares) if layer.op == "log-softmax" else shares)
     kind = tensor_types(layer, precision).get(role)
     stored = "fp32" if layer.in_float32(role) else _FLOATS.get(kind or "", precision)
@@ -416,7 +417,7 @@ def _values(layer: Layer, pass_: str, role: str, precision: str, seed: int) -> N
         np.floor(array * np.float32(128) + np.float32(128 if kind == "u8" else 0), out=array)
         return array
     if role == "src" and layer.entry.spread:
-        return _avoid_kinks(array)
+        return _avoid_kinks(array, (layer.low, layer.high) if layer.op == "hardtanh" else (3, 6))
     if role == "src" and layer.op == "pool" and pass_ == "backward-data":
         _remove_ties(array, layer, precision, rng)
     if layer.kind == "recurrent" and role.startswith(("weights", "bias")):

@@ -709,6 +709,12 @@ ELEMENTS = [
     (aten("add_.Tensor(T7, 1e-08)"), "elementwise:add-in-place:7:1", 7),
     (aten("threshold_backward.default(T2x3, T2x3, 0)"), "relu:mb2ic3 backward-data", 6),
     (aten("hardtanh.default(T2x3, 0.0, 6.0)"), "relu6:mb2ic3", 12),
+    (aten("hardtanh.default(T2x3)"), "hardtanh:mb2ic3", 12),
+    (
+        aten("hardtanh_backward.default(T2x3, T2x3, -2, 1.0)"),
+        "hardtanh:mb2ic3alpha-2 backward-data",
+        12,
+    ),
     (aten("add.Tensor(T2x3x5, T2x3x5)"), "add:mb2ic3ih1iw5", 30),
     (aten("add.Tensor(T2x3x5, T5)"), "bias:mb6ic5", 30),
     (aten("add_.Tensor(T7, T7, alpha=-0.5)"), "sgd:ic7lr0.5", 14),
@@ -826,6 +832,43 @@ SUMS = [
         640,
     ),
     (aten("_softmax.default(T2x3, -1, False)"), "softmax:mb2ic1ih1iw3", 30),
+    (aten("_softmax.default(T2x3x2x1, 1, False)"), "softmax:mb2ic3ih1iw2axis1", 60),
+    (aten("cumsum.default(T2x3, -1)"), "cumsum:mb2ic1ih1iw3", 6),
+    (aten("cumsum.default(T4x3x2, 1)"), "cumsum:mb4ic3ih1iw2axis1", 24),
+    (
+        aten("native_group_norm.default(T2x6x4, T6, T6, 2, 6, 4, 2, 1e-05)"),
+        "groupnorm:mb2ic6ih1iw4g2",
+        336,
+    ),
+    (
+        aten(
+            "native_group_norm_backward.default(T2x6x4, T2x6x4, T2x3, T2x3, T6, 2, 6, 4, 3, "
+            "[True, True, True])"
+        ),
+        "groupnorm:mb2ic6ih1iw4g3 backward-data",
+        672,
+    ),
+    # PyTorch's instance normalisation of two images of three channels, and one with a row each.
+    (
+        aten("native_batch_norm.default(T1x6x4x4, None, None, None, None, True, 0.1, 1e-05)"),
+        "groupnorm:mb1ic6ih4g6factors0",
+        480,
+    ),
+    (
+        aten("native_layer_norm.default(T2x5x3, [3], None, None, 0.001)"),
+        "groupnorm:mb10ic3g1factors0eps0.001",
+        210,
+    ),
+    (
+        onnx_node("InstanceNormalization", ROWS, CHANNELS, CHANNELS),
+        "groupnorm:mb2ic4ih1iw16g4",
+        896,
+    ),
+    (aten("max.dim(T2x5x3, 1)"), "reduction:max-indices:2x5x3:2x1x3", 30),
+    (aten("argmin.default(T2x5x3, 2, True)"), "reduction:argmin:10x3:10x1", 30),
+    (aten("argmax.default(T2x5x3)"), "reduction:argmax:30:1", 30),
+    (aten("max.default(T2x5)"), "reduction:max:10:1", 10),
+    (aten("logsumexp.default(T2x5x3, [1])"), "reduction:logsumexp:2x5x3:2x1x3", 120),
     (
         aten("_log_softmax_backward_data.default(T2x3, T2x3, 1, torch.float32)"),
         "log-softmax:mb2ic1ih1iw3 backward-data",
@@ -996,14 +1039,8 @@ LAYERLESS = [
     ),
     (aten("index.Tensor(T4x6, [None, int64[2](1)])"), 0, "gathering has no layer"),
     (aten("div.Tensor_mode(T2x3, 2, rounding_mode='floor')"), 6, "div that rounds has no layer"),
-    (aten("hardtanh.default(T2x3, -1.0, 1.0)"), 12, "relu6 with -1.0, 1.0 has no layer"),
     (aten("add_.Tensor(int64[()](), 1)"), 0, "whole numbers have no layer"),
     (aten("elu.default(T2x3, 0.5)"), 18, "elu with 0.5 has no layer"),
-    (
-        aten("_softmax.default(T2x3x2x1, 1, False)"),
-        60,
-        "softmax along other",
-    ),
     (
         node("ResizeBilinear", [(2, 8, 8, 3), sizes(16, 16)], [(2, 16, 16, 3)]),
         10752,
@@ -1043,7 +1080,6 @@ LAYERLESS = [
         "factors",
     ),
     (aten("constant_pad_nd.default(T8, [-3, -1], 0.0)"), 0, "part"),
-    (aten("native_group_norm.default(T2x6x4, T6, T6, 2, 6, 4, 2, 1e-05)"), 336, "groups"),
     (onnx_node("Gather", floats(8, 16), INDICES, result=floats(8, 4), axis=-1), 0, "gathering"),
     (aten("fft_fft.default(T3)"), None, "fft_fft"),
     (aten("mul.Tensor(complex64[3](1), 2)"), None, "complex"),

@@ -114,6 +114,10 @@ _SMOOTH = ("sigmoid", "tanh", "softplus", "elu", "silu", "mish", "gelu", "gelu-t
 _ROWS = ("softmax", "log-softmax", "layernorm", "rmsnorm")
 _POINTWISE = (
     *(build_layer(op, **SIDES) for op in (*_PLAIN, *_SMOOTH, *_ROWS)),
+    build_layer("groupnorm", **SIDES, groups=2),
+    build_layer("hardtanh", **SIDES, low=-0.5, high=2),
+    build_layer("prelu", **SIDES),
+    build_layer("cumsum", **SIDES, axis=2),
     build_layer("lrn", **SIDES, local_size=3, alpha=0.5, k=1.5),
     build_layer("concat", **SIDES, sources=(2, 3, 1)),
     build_layer("softmax-xent", batch=5, channels=11),
@@ -123,7 +127,7 @@ _POINTWISE = (
 #: The same by operation.
 POINTWISE = {layer.op: layer for layer in _POINTWISE}
 _STEPS = [(layer, pass_, "inference") for layer in _POINTWISE for pass_ in layer.passes]
-_STEPS += [(POINTWISE[op], "forward", "training") for op in ("batchnorm", "layernorm")]
+_STEPS += [(POINTWISE[op], "forward", "training") for op in ("batchnorm", "layernorm", "groupnorm")]
 _DEEP = {*_SMOOTH, "relu6", "hardsigmoid", "softmax"} - {"elu", "gelu"}
 #: Layer, pass and propagation; the default set has a few of those that are much alike.
 STEPS: list[Any] = [

@@ -56,6 +56,11 @@ def test_shapes_of_another_op_are_refused(problem, choice):
         ("ip", "--mb=3 ic8oc4", ["3x8:8x4"]),
         ("bnorm", "ic8id2ih3iw4", ["batchnorm:ic8ih6iw4"]),
         ("lnorm", "5x7", ["layernorm:ic5ih1iw7"]),
+        ("gnorm", "g2ic8ih3", ["groupnorm:mb1ic8ih3g2"]),
+        ("prelu", "8x16:1x16", ["elementwise:leaky-relu:8x16:1x16"]),
+        ("shuffle", "--axis=1 --group=4 8x16x5x7", ["move:permute:8x4x4x35by0213"]),
+        ("softmax", "2x3x4", ["softmax:mb2ic3ih1iw4axis1"]),
+        ("eltwise", "--alg=clip --alpha=-2 --beta=1 2x3", ["hardtanh:mb2ic3alpha-2"]),
         ("eltwise", "--alg=eltwise_relu,tanh_dst,round 2x3", ["relu:mb2ic3", "tanh:mb2ic3"]),
         ("binary", "--alg=ADD,SUB 2x3:2x1", ["elementwise:add:2x3:2x1"] * 2),
         ("reduction", "--alg=mean 2x3:2x1", ["reduction:mean:2x3:2x1"]),
@@ -95,8 +100,8 @@ def test_op_goes_before_the_folder(tmp_path):
     ("driver", "text"),
     [
         ("rnn", "t3sic6"),
-        ("gnorm", "g2ic8ih3"),
-        ("softmax", "2x3x4"),
+        ("zeropad", "8x16"),
+        ("shuffle", "--group=3 8x16"),
         ("sum", "--sdt=f32:f32:f32 2"),
     ],
 )

@@ -46,6 +46,10 @@ def _layers():
         *("lrn:mb2ic9ih3iw5ls3k1", "lrn:mb1ic16ih4ls11alpha0.5beta0.5", "lrn:mb3ic7ls1"),
         *("lrn:mb2ic3ih5ls7", "lrn:mb1ic64ih7ls9alpha0.001k1", "batchnorm:mb3ic16ih8eps0.1mom0.3"),
         *("dropout:mb3ic16ih4keep0.9", "dropout:mb3ic9keep1", "dropout:mb2ic8ih5keep1e-12"),
+        *("groupnorm:mb2ic16ih4g4", "groupnorm:mb1ic12ih120g3", "groupnorm:mb3ic33ih1iw7g33"),
+        *("prelu:mb2ic5ih3shared1", "hardtanh:mb2ic5ih9alpha0.25beta2", "prelu:mb1ic3ih120"),
+        *("softmax:mb2ic33ih3iw5axis1", "log-softmax:mb2ic3ih17iw5axis2"),
+        *("cumsum:mb2ic33ih3iw300axis1", "cumsum:mb2ic3ih17iw5axis2", "cumsum:mb3ic9ih5iw33"),
         *("sgd:ic2049lr0.3", "momentum:ic2049lr0.3mu0.5", "l2:ic9001decay0.1"),
         # More than a thread's share, so that threads meet within an image or a plane.
         *("bias:mb1ic3ih120", "batchnorm:mb1ic3ih120", "dropout:mb1ic3ih120", "relu:mb1ic3ih120"),
@@ -76,7 +80,7 @@ def _marks(layer):
 
 
 # Operations with a forward pass of training.
-_TRAINED = ("batchnorm", "layernorm", "lrn")
+_TRAINED = ("batchnorm", "layernorm", "groupnorm", "lrn")
 STEPS = [
     pytest.param(
         layer, pass_, propagation, id=f"{problem}-{pass_}-{propagation}", marks=_marks(layer)
@@ -135,8 +139,8 @@ def test_every_candidate_is_right(pointwise, pass_, propagation, precision):
             assert verdict.status == "ok", (candidate, verdict)
             assert "not compared" not in verdict.detail
             assert verdict.points == sum(array.size for array in written.values())
-    of_library = OPS[layer.op].spread or OPS[layer.op].form == "rows"
-    if of_library and layer.op != "rmsnorm":  # oneDNN's alone
+    of_library = OPS[layer.op].spread or OPS[layer.op].form == "rows" or layer.op == "prelu"
+    if of_library and layer.op not in ("rmsnorm", "cumsum"):  # oneDNN's alone
         assert not own
     else:
         assert own >= 2 if "avx2" in _cpu.isa() else 1

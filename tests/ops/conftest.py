@@ -92,6 +92,10 @@ _NUMBERS: dict[str, st.SearchStrategy[Any]] = {
     "keep": _SHARE.filter(bool),
     "momentum": _SHARE,
     "mu": _SHARE,
+    "groups": st.just(1),
+    "low": st.floats(-1e6, -1),
+    "high": st.floats(0, 1e6),
+    "shared": st.booleans(),
     "sources": st.lists(small, min_size=2, max_size=4),
 }
 
@@ -103,7 +107,7 @@ def pointwise(draw: st.DrawFn) -> Layer:
     for field in op.fields:
         if field.derived:
             continue
-        if field.type == "integer" and field.name != "local_size":
+        if field.type == "integer" and field.name not in _NUMBERS:
             values[field.name] = draw(st.integers(1, min(9, field.maximum)))
         else:
             values[field.name] = draw(_NUMBERS.get(field.name, _REAL))

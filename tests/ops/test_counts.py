@@ -81,7 +81,7 @@ COUNTS = [
             *(("relu", 1, 1), ("relu6", 2, 2), ("hardswish", 5, 5), ("hardsigmoid", 4, 3)),
             *(("sigmoid", 4, 3), ("tanh", 1, 3), ("softplus", 3, 5), ("elu", 3, 3)),
             *(("silu", 5, 9), ("mish", 5, 11), ("gelu", 5, 11), ("gelu-tanh", 9, 18)),
-            *(("softmax", 5, 4), ("log-softmax", 5, 4)),
+            *(("softmax", 5, 4), ("log-softmax", 5, 4), ("hardtanh", 2, 2)),
         )
         for pass_, flops, size in (("forward", forward, 240), ("backward-data", backward, 360))
     ),
@@ -90,6 +90,13 @@ COUNTS = [
     ("layernorm:mb2ic3ih4iw5", "backward-data", 1680, None, 2 * 360 + 4 * (5 + 48 + 10)),
     ("rmsnorm:mb2ic3ih4iw5", "forward", 480, None, 2 * (240 + 5)),
     ("rmsnorm:mb2ic3ih4iw5", "backward-data", 1320, None, 2 * (360 + 10)),
+    # Six groups.
+    ("groupnorm:mb2ic3ih4iw5g3", "forward", 840, None, 2 * 240 + 4 * 6),
+    ("groupnorm:mb2ic3ih4iw5g3", "backward-data", 1680, None, 2 * 360 + 4 * (9 + 12)),
+    ("prelu:mb2ic3ih4iw5", "forward", 240, None, 2 * (240 + 3)),
+    ("prelu:mb2ic3ih4iw5", "backward-data", 480, None, 2 * (360 + 6)),
+    ("cumsum:mb2ic3ih4iw5axis1", "forward", 120, None, 2 * 240),
+    ("cumsum:mb2ic3ih4iw5axis1", "backward-data", 120, None, 2 * 240),
     # Six factors, one for each channel of each image.
     ("scale:mb2ic3ih4iw5", "forward", 120, None, 2 * (240 + 6)),
     ("scale:mb2ic3ih4iw5", "backward-data", 360, None, 2 * (360 + 6 + 6)),
@@ -133,6 +140,10 @@ COUNTS = [
     ("elementwise:add:9:9by2", "forward", 18, None, 54),
     *((f"reduction:{op}:6x2:1x2", "forward", 12, None, 28) for op in ("sum", "mean", "max", "min")),
     ("reduction:norm:6x2:1x2", "forward", 24, None, 28),
+    ("reduction:logsumexp:6x2:1x2", "forward", 48, None, 28),
+    # Indices have four bytes.
+    *((f"reduction:arg{op}:6x2:1x2", "forward", 12, None, 32) for op in ("max", "min")),
+    *((f"reduction:{op}-indices:6x2:1x2", "forward", 12, None, 36) for op in ("max", "min")),
     ("move:copy:8", "forward", 0, None, 32),
     ("move:permute:4x2by10", "forward", 0, None, 32),
     ("move:fill:8", "forward", 0, None, 16),
@@ -189,7 +200,7 @@ def test_pixels_that_nothing_is_made_of_are_not_read(mode):
 
 def test_what_is_trained():
     counts = {"bias": 7, "batchnorm": 14, "l2": 7, "sgd": 7, "momentum": 7}
-    counts |= {"layernorm": 2, "rmsnorm": 1}
+    counts |= {"layernorm": 2, "rmsnorm": 1, "groupnorm": 14, "prelu": 7}
     for key, op in OPS.items():
         if op.kind == "pointwise":
             sizes = {"sources": (3, 4)} if key == "concat" else {"channels": 7}
@@ -350,6 +361,10 @@ _GEMM: dict[str, Any] = {"m": 2, "k": 3, "n": 4}
         ("elementwise:add", {"src": (8, 4), "src2": (8, 3)}, ("src2", "nearest: 8x4")),
         ("elementwise:exp", {"src": (1,) * 7}, ("at most 6",)),
         ("reduction:sum", {"src": (8, 4), "dst": (1, 2)}, ("nearest: 1x1",)),
+        ("reduction:argmax", {"src": (8, 4), "dst": (1, 1)}, ("one dimension", "nearest: 1x4")),
+        ("groupnorm", {"channels": 6, "groups": 4}, ("groups=4", "nearest: 2")),
+        ("hardtanh", {"channels": 6, "low": 2.0, "high": 1.0}, ("low=2", "nearest: 0")),
+        ("softmax", {"channels": 6, "axis": 0}, ("axis=0", "at least 1")),
         ("move:permute", {"src": (8, 4)}, ("nearest: 10",)),
         ("move:copy", {"src": (8, 4), "order": (1, 0)}, ("nearest: none",)),
         ("gather:rows", {"rows": 2 * 10**7, "width": 8, "count": 3}, ("at most 16777216",)),

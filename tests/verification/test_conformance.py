@@ -9,11 +9,19 @@ from pydlbench.ops.table import OPS
 from pydlbench.verification.inputs import round_to
 
 _ELEMENTWISE = [name for name, op in OPS.items() if op.elementwise and op.kind == "pointwise"]
+_REDUCTIONS = [op.name for op in OPS.values() if op.kind == "reduction"]
 PROBLEMS = (
     *(f"{op}:mb2ic3ih2iw3" for op in _ELEMENTWISE),
     *("bias:mb2ic3ih2iw3", "scale:mb2ic3ih2iw3", "concat:mb2ic2+3+1ih2"),
     *("softmax:mb2ic2ih2iw5", "log-softmax:mb2ic2ih2iw5", "softmax-xent:mb4ic7"),
     *("layernorm:mb2ic2ih2iw5eps0.1", "rmsnorm:mb2ic2ih2iw5eps0.1", "rmsnorm:mb1ic2ih1iw33"),
+    *("softmax:mb2ic5ih2iw2axis1", "log-softmax:mb2ic2ih5iw2axis2", "cumsum:mb2ic2ih2iw5"),
+    *(
+        "cumsum:mb2ic5ih2iw2axis1",
+        "groupnorm:mb3ic4ih2iw3g2eps0.1",
+        "groupnorm:mb2ic3ih3g3factors0eps0.1",
+    ),
+    *("prelu:mb2ic3ih2iw3", "prelu:mb2ic3ih2iw3shared1", "hardtanh:mb2ic3ih4alpha0.5beta2"),
     *("lrn:mb2ic7ih2iw2ls5alpha2k1", "lrn:mb2ic3ih2iw2ls11alpha0.5beta0.5"),
     *("batchnorm:mb3ic3ih2iw3eps0.1mom0.3", "batchnorm:mb2ic5eps0.1", "dropout:mb2ic3ih4keep0.8"),
     *("l2:ic61decay0.25", "sgd:ic61lr0.3", "momentum:ic61lr0.3mu0.75"),
@@ -37,7 +45,7 @@ PROBLEMS = (
         for op in ops
         for end in ("", "-in-place")
     ),
-    *(f"reduction:{op}:4x3x5:4x1x5" for op in ("sum", "mean", "max", "min", "norm")),
+    *(f"reduction:{op}:4x3x5:4x1x5" for op in _REDUCTIONS),
     *("move:copy:8", "move:fill:3x4", "move:permute:4x2x3by201"),
     *("gather:rows:9x4:5", "gather:add-rows:9x4:30"),
 )

@@ -17,6 +17,8 @@ using Index = std::int64_t;
 
 // Floats in the longest vector of all instruction sets.
 constexpr Index kMaxLanes = 16;
+// Columns that a loop along an axis processes at a time.
+constexpr Index kMaxColumns = 256;
 
 // (src - mean) x scale + bias
 struct Affine {
@@ -123,6 +125,22 @@ struct Kernels {
   void (*rmsnorm)(const void* src, const void* weights, void* dst, Index count, float epsilon);
   void (*rmsnorm_gradient)(const void* x, const void* dy, const void* weights, void* dx,
                            float* sums, Index count, float epsilon);
+
+  // Sums of all elements up to each one, or from each one to the end: of contiguous rows, or of up
+  // to kMaxColumns columns of `count` rows.
+  void (*cumsum)(const void* src, void* dst, Index rows, Index count, bool from_end);
+  void (*cumsum_columns)(const void* src, void* dst, Index count, Index stride, Index width,
+                         bool from_end);
+
+  // The largest of `sign` times each number of a row, or of each of up to kMaxColumns columns of
+  // `count` rows, and its index; likewise the logarithm of the sum of exponentials. There is room
+  // for a vector behind the results of columns.
+  void (*extreme_row)(const void* src, Index count, float sign, float* value, std::int32_t* index);
+  void (*extreme_columns)(const void* src, Index count, Index stride, Index width, float sign,
+                          float* values, std::int32_t* indices);
+  float (*log_sum_exp_row)(const void* src, Index count);
+  void (*log_sum_exp_columns)(const void* src, Index count, Index stride, Index width,
+                              float* results);
 
   // Operands that are not `whole` have one element, which is broadcast. `op` determines their
   // number.

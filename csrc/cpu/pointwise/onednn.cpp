@@ -46,6 +46,7 @@ struct Activation {
 constexpr Activation kActivations[] = {
     {"relu", algorithm::eltwise_relu, 0.0f, 0.0f},
     {"relu6", algorithm::eltwise_clip_v2, 0.0f, 6.0f},
+    {"hardtanh", algorithm::eltwise_clip_v2, 0.0f, 0.0f},  // the problem has the bounds
     {"hardswish", algorithm::eltwise_hardswish, 1.0f / 6.0f, 0.5f},
     {"hardsigmoid", algorithm::eltwise_hardsigmoid, 1.0f / 6.0f, 0.5f},
     {"sigmoid", algorithm::eltwise_logistic, 0.0f, 0.0f},
@@ -78,6 +79,35 @@ void reduction(PlanBuilder& builder, algorithm how, const Argument& from, const 
       dnnl::reduction::primitive_desc(cpu_engine(), how, from.desc, to.desc, 2.0f, 0.0f,
                                       user_scratchpad(), true),
       [&](const auto& d) { builder.add_primitive("reduction", d, {from, to}, behind); });
+}
+
+// A slope for negative elements: one per channel, or one for all.
+void prelu(PlanBuilder& builder) {
+  auto& engine = cpu_engine();
+  const memory::dim slopes = builder.number("shared") != 0.0 ? 1 : builder.problem.channels;
+  const auto weights = [&](Use use, int index) {
+    auto argument = builder.vector("weights", use, {1, slopes, 1, 1}, builder.type, index);
+    argument.desc = memory::desc({1, slopes, 1, 1}, builder.type, builder.tag);
+    return argument;
+  };
+  const auto src = builder.map("src", Use::input, DNNL_ARG_SRC);
+  const auto given = weights(Use::input, DNNL_ARG_WEIGHTS);
+  const auto dst = builder.map("dst", Use::output, DNNL_ARG_DST);
+  const dnnl::prelu_forward::primitive_desc forward(
+      engine, builder.forward() ? forward_kind(builder.pass) : dnnl::prop_kind::forward_training,
+      src.desc, given.desc, dst.desc, user_scratchpad(), true);
+  if (builder.forward()) {
+    return for_each_implementation(
+        forward, [&](const auto& d) { builder.add_primitive("prelu", d, {src, given, dst}); });
+  }
+  if (!forward) return;
+  const auto dy = builder.map("dst", Use::input, DNNL_ARG_DIFF_DST);
+  const auto dx = builder.map("src", Use::output, DNNL_ARG_DIFF_SRC);
+  const auto slope = weights(Use::output, DNNL_ARG_DIFF_WEIGHTS);
+  for_each_implementation(
+      dnnl::prelu_backward::primitive_desc(engine, src.desc, given.desc, dx.desc, slope.desc,
+                                           dy.desc, forward, user_scratchpad(), true),
+      [&](const auto& d) { builder.add_primitive("prelu", d, {src, dy, given, dx, slope}); });
 }
 
 void concat(PlanBuilder& builder) {
@@ -128,7 +158,10 @@ bool is_activation(const std::string& op) {
 void plan_activation(PlanBuilder& builder) {
   with_onednn(builder.problem.op, [&] {
     for (const auto& known : kActivations) {
-      if (known.op == builder.problem.op) eltwise(builder, known.how, known.alpha, known.beta);
+      if (known.op != builder.problem.op) continue;
+      const bool bounded = known.op == "hardtanh";
+      eltwise(builder, known.how, bounded ? static_cast<float>(builder.number("low")) : known.alpha,
+              bounded ? static_cast<float>(builder.number("high")) : known.beta);
     }
   });
 }
@@ -147,6 +180,8 @@ void plan_onednn_maps(PlanBuilder& builder) {
     } else if (op == "bias") {
       reduction(builder, algorithm::reduction_sum, builder.map("dst", Use::input, DNNL_ARG_SRC),
                 bias(builder, Use::output, DNNL_ARG_DST));
+    } else if (op == "prelu") {
+      prelu(builder);
     } else if (op == "concat" && builder.forward()) {
       concat(builder);
     } else if (op == "sgd") {
@@ -268,10 +303,21 @@ Argument rows_of(const PlanBuilder& builder, const char* role, Use use, int inde
   return builder.vector(role, use, {p.batch * p.channels * p.height, p.width}, builder.type, index);
 }
 
-void row_softmax(PlanBuilder& builder, algorithm how) {
+void softmax_along(PlanBuilder& builder, algorithm how) {
   auto& engine = cpu_engine();
-  const auto src = rows_of(builder, "src", Use::input, DNNL_ARG_SRC);
-  const auto dst = rows_of(builder, "dst", Use::output, DNNL_ARG_DST);
+  // The sizes before the axis, along it and behind it.
+  memory::dims dims{1, 1, 1};
+  const auto images = builder.dims();
+  const auto axis = static_cast<std::size_t>(builder.number("axis"));
+  for (std::size_t i = 0; i < images.size(); ++i) {
+    dims[i < axis ? 0 : i == axis ? 1 : 2] *= images[i];
+  }
+  if (dims.back() == 1) dims.pop_back();
+  const auto tensor = [&](const char* role, Use use, int index) {
+    return builder.vector(role, use, dims, builder.type, index);
+  };
+  const auto src = tensor("src", Use::input, DNNL_ARG_SRC);
+  const auto dst = tensor("dst", Use::output, DNNL_ARG_DST);
   const dnnl::softmax_forward::primitive_desc forward(
       engine, builder.forward() ? forward_kind(builder.pass) : dnnl::prop_kind::forward_training,
       how, src.desc, dst.desc, 1, user_scratchpad(), true);
@@ -280,9 +326,9 @@ void row_softmax(PlanBuilder& builder, algorithm how) {
         forward, [&](const auto& d) { builder.add_primitive("softmax", d, {src, dst}); });
   }
   if (!forward) return;
-  const auto result = rows_of(builder, "result", Use::input, DNNL_ARG_DST);
-  const auto dy = rows_of(builder, "dst", Use::input, DNNL_ARG_DIFF_DST);
-  const auto dx = rows_of(builder, "src", Use::output, DNNL_ARG_DIFF_SRC);
+  const auto result = tensor("result", Use::input, DNNL_ARG_DST);
+  const auto dy = tensor("dst", Use::input, DNNL_ARG_DIFF_DST);
+  const auto dx = tensor("src", Use::output, DNNL_ARG_DIFF_SRC);
   for_each_implementation(
       dnnl::softmax_backward::primitive_desc(engine, how, dx.desc, dy.desc, result.desc, 1, forward,
                                              user_scratchpad(), true),
@@ -368,8 +414,8 @@ void plan_onednn_normalisations(PlanBuilder& builder) {
     if (op == "lrn") lrn(builder);
     if (op == "batchnorm") batchnorm(builder);
     if (op == "layernorm") layernorm(builder);
-    if (op == "softmax") row_softmax(builder, algorithm::softmax_accurate);
-    if (op == "log-softmax") row_softmax(builder, algorithm::softmax_log);
+    if (op == "softmax") softmax_along(builder, algorithm::softmax_accurate);
+    if (op == "log-softmax") softmax_along(builder, algorithm::softmax_log);
     if (op == "softmax-xent") softmax(builder);
   });
 }

@@ -1,5 +1,5 @@
-// Our own loops over rows: concatenation and its gradient, softmax with cross entropy, and RMS
-// normalisation.
+// Our own loops over rows: concatenation and its gradient, softmax with cross entropy, RMS
+// normalisation, and cumulative sums.
 #include <algorithm>
 
 #include "cpu/pointwise/channels.hpp"
@@ -167,6 +167,41 @@ void plan_rmsnorm(PlanBuilder& builder) {
                       });
                     };
                   });
+}
+
+void plan_cumsum(PlanBuilder& builder) {
+  const auto images = builder.dims();
+  const auto axis = static_cast<std::size_t>(builder.number("axis"));
+  Index outer = 1, inner = 1;
+  for (std::size_t i = 0; i < axis; ++i) outer *= images[i];
+  for (std::size_t i = axis + 1; i < images.size(); ++i) inner *= images[i];
+  const Index count = images[axis], pieces = (inner + kMaxColumns - 1) / kMaxColumns;
+  const auto item = memory::data_type_size(builder.type);
+  const bool from_end = !builder.forward();
+  const auto tensor = [&](const char* role, Use use) {
+    return builder.vector(role, use, images, builder.type);
+  };
+  const std::vector<Argument> arguments{tensor(from_end ? "dst" : "src", Use::input),
+                                        tensor(from_end ? "src" : "dst", Use::output)};
+  builder.add_own("", arguments, 0, [=](const Kernels& k) {
+    return [=, &k](Pointers p, void*) {
+      on_threads(outer * count * inner, [&](Index thread, Index threads) {
+        if (inner == 1) {
+          const Span rows = share(outer, 8, thread, threads);
+          k.cumsum(at(p[0], rows.begin * count, item), at(p[1], rows.begin * count, item),
+                   rows.count(), count, from_end);
+          return;
+        }
+        const Span span = share(outer * pieces, 1, thread, threads);
+        for (Index one = span.begin; one < span.end; ++one) {
+          const Index column = one % pieces * kMaxColumns;
+          const Index first = one / pieces * count * inner + column;
+          k.cumsum_columns(at(p[0], first, item), at(p[1], first, item), count, inner,
+                           std::min(kMaxColumns, inner - column), from_end);
+        }
+      });
+    };
+  });
 }
 
 }  // namespace pydlbench::cpu::pointwise

@@ -97,5 +97,7 @@ void plan_concat(PlanBuilder& builder);
 void plan_scale(PlanBuilder& builder);
 void plan_softmax(PlanBuilder& builder);
 void plan_rmsnorm(PlanBuilder& builder);
+void plan_groupnorm(PlanBuilder& builder);
+void plan_cumsum(PlanBuilder& builder);
 
 }  // namespace pydlbench::cpu::pointwise

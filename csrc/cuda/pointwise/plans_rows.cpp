@@ -50,6 +50,10 @@ void plan_row_softmax(PlanBuilder& builder) {
   // Along the last axis of NCHW, whatever the layout of the images around them.
   builder.channels_last = false;
   builder.variant = "plain";
+  if (builder.parameters.take("axis") != 3.0) {
+    throw Unsupported(builder.problem.op +
+                      " along other than the last axis has no kernel on a GPU");
+  }
   const auto image = builder.image();
   const auto rows = image.batch * image.channels * image.height, width = image.width;
   PYDLBENCH_CHECK(rows <= std::numeric_limits<std::int32_t>::max(), "that many rows");

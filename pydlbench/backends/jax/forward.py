@@ -160,6 +160,24 @@ def _layer_normalisation(layer: Any, options: JaxForwardOptions) -> Function:
     return forward
 
 
+def _group_normalisation(layer: Any, options: JaxForwardOptions) -> Function:
+    channels = options.channels()
+    axes = (2, 3, 4) if channels == 1 else (1, 2, 4)
+
+    def forward(x: Any, *factors: Any) -> Any:
+        sizes = *x.shape[:channels], layer.groups, -1, *x.shape[channels + 1 :]
+        exact = x.astype(jnp.float32).reshape(sizes)
+        mean, variance = _statistics(exact, axes, options)
+        normal = ((exact - mean) * lax.rsqrt(variance + layer.epsilon)).reshape(x.shape)
+        if factors:
+            w, b = (options.along_channels(vector, x.ndim) for vector in factors)
+            normal = normal * w + b
+        result = normal.astype(x.dtype)
+        return (result, mean, variance) if options.training else result
+
+    return forward
+
+
 def _root_mean_square(layer: Any, _options: JaxForwardOptions) -> Function:
     def forward(x: Any, w: Any) -> Any:
         exact = x.astype(jnp.float32)
@@ -167,6 +185,10 @@ def _root_mean_square(layer: Any, _options: JaxForwardOptions) -> Function:
         return (exact * lax.rsqrt(squares + layer.epsilon) * w).astype(x.dtype)
 
     return forward
+
+
+def _parametric_relu(_layer: Any, options: JaxForwardOptions) -> Function:
+    return lambda x, w: jnp.where(x > 0, x, x * options.along_channels(w, x.ndim))
 
 
 #: Forward functions by :func:`~pydlbench.backends.frameworks.backend.op_of` a layer.
@@ -191,15 +213,19 @@ FORWARD: Final[Mapping[str, Callable[[Any, JaxForwardOptions], Function]]] = {
     "mish": always(nn.mish),
     "gelu": always(functools.partial(nn.gelu, approximate=False)),
     "gelu-tanh": always(nn.gelu),
+    "hardtanh": lambda layer, _: functools.partial(jnp.clip, min=layer.low, max=layer.high),
+    "prelu": _parametric_relu,
     "scale": always(operator.mul),
     "add": always(operator.add),
     "concat": lambda _, options: lambda *images: jnp.concatenate(images, options.channels()),
     "lrn": _local_response,
     "batchnorm": _batch_normalisation,
     "layernorm": _layer_normalisation,
+    "groupnorm": _group_normalisation,
     "rmsnorm": _root_mean_square,
-    "softmax": always(nn.softmax),
-    "log-softmax": always(nn.log_softmax),
+    "softmax": lambda layer, _: functools.partial(nn.softmax, axis=layer.axis),
+    "log-softmax": lambda layer, _: functools.partial(nn.log_softmax, axis=layer.axis),
+    "cumsum": lambda layer, _: functools.partial(jnp.cumsum, axis=layer.axis),
 }
 
 #: Sources computed from results, for gradients whose inputs have the result only.

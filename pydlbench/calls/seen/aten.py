@@ -687,9 +687,33 @@ def _reduced_dims(call: AtenCall, place: int = 1) -> list[int] | None:
 
 
 def _reduction(name: str) -> Callable[[AtenCall], Meaning]:
-    # Unlike the table's ops with these names, PyTorch's operators return indices too.
-    why = f"{name} with indices" if name in ("max", "min") else ""
-    return lambda c: rows.reduction(name, c.values[0], _reduced_dims(c), why=why)
+    def rule(call: AtenCall) -> Meaning:
+        # Unlike the table's ops with these names, PyTorch's operators return the indices of
+        # extremes along a dimension, too.
+        indexed = name in ("max", "min") and call.get(1, "dim") is not None
+        op = f"{name}-indices" if indexed else name
+        return rows.reduction(op, call.values[0], _reduced_dims(call))
+
+    return rule
+
+
+def _group_normalisation(call: AtenCall) -> Meaning:
+    """Arguments: source, weights, bias, batch, channels, pixels, groups, epsilon."""
+    return rows.group_normalisation(
+        call[0],
+        call[6],
+        epsilon=_known(call[7], _EPSILON),
+        factors=call[1] is not None,
+        training=True,
+    )
+
+
+def _group_gradient(call: AtenCall) -> Meaning:
+    """Arguments: outer gradient, source, mean, scale, weights, batch, channels, pixels, groups."""
+    part = rows.group_normalisation(
+        call[1], call[8], epsilon=_EPSILON, factors=call[4] is not None, backward=True
+    )
+    return replace(part, dtypes=dtypes_of(call.arguments[:2]))
 
 
 _ROW_RULES: Final[Mapping[str, Callable[[AtenCall], Meaning]]] = {
@@ -713,8 +737,8 @@ _ROW_RULES: Final[Mapping[str, Callable[[AtenCall], Meaning]]] = {
         epsilon=_known(c[4], _EPSILON),
     ),
     "native_layer_norm_backward": _layer_gradient,
-    "native_group_norm": lambda c: rows.group_normalisation(c[0]),
-    "native_group_norm_backward": lambda c: rows.group_normalisation(c[1], backward=True),
+    "native_group_norm": _group_normalisation,
+    "native_group_norm_backward": _group_gradient,
     # Source, shape of a row, factors, epsilon; backward outer gradient, source, shape, scale,
     # factors.
     "_fused_rms_norm": lambda c: rows.along_rows(
@@ -747,7 +771,8 @@ _ROW_RULES: Final[Mapping[str, Callable[[AtenCall], Meaning]]] = {
         lambda c: rows.label_loss(c[2], c.bytes_without(c[1])),
     ),
     **{name: _reduction(name) for name in ("sum", "mean", "argmax", "argmin", "max", "min")},
-    **{name: _reduction(name) for name in ("prod", "cumsum", "cumprod", "logsumexp")},
+    **{name: _reduction(name) for name in ("prod", "cumprod", "logsumexp")},
+    "cumsum": lambda c: rows.along_rows("cumsum", c[0], dim=c.get(1, "dim")),
     **{name: _reduction(name) for name in ("var", "var_mean", "std")},
     "amax": lambda c: rows.reduction("max", c[0], _reduced_dims(c)),
     "amin": lambda c: rows.reduction("min", c[0], _reduced_dims(c)),
@@ -782,7 +807,7 @@ _ARITHMETIC: Final = (
 _ACTIVATIONS: Final = {
     **{name: name for name in ("elu", "gelu", "hardsigmoid", "hardswish", "mish", "sigmoid")},
     **{name: name for name in ("silu", "softplus", "tanh", "relu")},
-    "hardtanh": "relu6",
+    "hardtanh": "hardtanh",
 }
 
 
@@ -799,6 +824,11 @@ def _elementwise(call: AtenCall, *operands: Any, name: str = "", **options: Any)
 def _activation(call: AtenCall) -> Meaning:
     name, _, backward = call.operator.removeprefix("_foreach_").partition("_")
     op = "relu" if name == "threshold" else _ACTIVATIONS[name]
+    if op == "hardtanh":
+        low, high = call.numbers or (-1.0, 1.0)
+        return elementwise.hard_tanh(
+            call.values[-1], low, high, pass_="backward-data" if backward else "forward"
+        )
     if op == "gelu" and call.keywords.get("approximate") == "tanh":
         op = "gelu-tanh"
     return elementwise.activation(

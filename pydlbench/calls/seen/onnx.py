@@ -454,10 +454,11 @@ def _clip(call: _OnnxCall, value: Value) -> Meaning:
     given = [limit is not None for limit in limits]
     if call.node.operator != "Clip":
         numbers, given = call.node.get("activation_params"), [True, True]
-    if numbers == [0, 6]:
-        return elementwise.activation("relu6", value.shape, 0, 6)
     if numbers[0] == 0 and given == [True, False]:
         return elementwise.activation("relu", value.shape)
+    low, high = numbers
+    if low is not None and high is not None:
+        return elementwise.hard_tanh(value, low, high)
     return elementwise.arithmetic("clamp", value, *(0 if is_given else None for is_given in given))
 
 
@@ -485,6 +486,11 @@ def _batch_normalisation(call: _OnnxCall) -> Meaning:
         raise call.unknown("training")
     epsilon = call.node.get("epsilon", 1e-5)
     return rows.batch_normalisation(call[0], epsilon=epsilon, training=False)
+
+
+def _group_normalisation(call: _OnnxCall) -> Meaning:
+    groups = call.node.get("num_groups", call[0].shape[1])
+    return rows.group_normalisation(call[0], groups, epsilon=call.node.get("epsilon", 1e-5))
 
 
 def _row_normalisation(call: _OnnxCall, op: str = "layernorm", *, skips: int = 0) -> Meaning:
@@ -536,6 +542,17 @@ def _reduction(call: _OnnxCall, op: str) -> Meaning:
     over = call.node.get("axes") if axes is None else axes.numbers
     default = range(len(call[0].shape))
     return rows.reduction(op, call[0], [int(axis) for axis in over or default])
+
+
+def _index_of_extreme(call: _OnnxCall, op: str) -> Meaning:
+    return rows.reduction(op, call[0], [call.node.get("axis", 0)])
+
+
+def _cumulative_sum(call: _OnnxCall) -> Meaning:
+    """Inputs: source and axis."""
+    if not call[1].numbers:
+        raise call.unknown("an axis that is not a constant")
+    return rows.along_rows("cumsum", call[0], dim=int(call[1].numbers[0]))
 
 
 # -----------------------------------------------------------------------------
@@ -616,9 +633,7 @@ RULES: Final[Mapping[str, Callable[[_OnnxCall], Meaning | Sequence[Meaning]]]] =
     "QuickGelu": _quick_gelu,
     "BatchNormalization": _batch_normalisation,
     "LayerNormalization": _row_normalisation,
-    **dict.fromkeys(
-        ("GroupNormalization", "InstanceNormalization"), lambda c: rows.group_normalisation(c[0])
-    ),
+    **dict.fromkeys(("GroupNormalization", "InstanceNormalization"), _group_normalisation),
     "SkipLayerNormalization": lambda c: _skip_normalisation(c, "layernorm", 4),
     **dict.fromkeys(
         ("RMSNormalization", "SimplifiedLayerNormalization"),
@@ -633,9 +648,10 @@ RULES: Final[Mapping[str, Callable[[_OnnxCall], Meaning | Sequence[Meaning]]]] =
     },
     "ReduceL2": lambda c: _reduction(c, "norm"),
     **{
-        name: functools.partial(_reduction, op=op)
-        for name, op in _lower("ArgMax", "ArgMin", "CumSum").items()
+        name: functools.partial(_index_of_extreme, op=op)
+        for name, op in _lower("ArgMax", "ArgMin").items()
     },
+    "CumSum": _cumulative_sum,
     "ReduceLogSumExp": lambda c: _reduction(c, "logsumexp"),
     **dict.fromkeys(_OTHER_COPIES, lambda _: moves.other_copy()),
     "Transpose": _transpose,

@@ -33,6 +33,11 @@ LAYERS = (
     build_layer("pool", batch=2, channels=3, in_size=(7, 9, 5), kernel=3, stride=2, padding=1),
     build_layer("pool", batch=2, channels=3, in_size=(7, 8, 5), kernel=3, stride=2, mode="avg"),
     build_layer("rmsnorm", batch=3, channels=6, height=5, width=4),
+    build_layer("softmax", batch=3, channels=6, height=5, width=4, axis=1),
+    build_layer("log-softmax", batch=3, channels=6, height=5, width=4, axis=2),
+    build_layer("cumsum", batch=3, channels=6, height=5, width=4, axis=1),
+    build_layer("groupnorm", batch=3, channels=6, height=5, width=4, groups=6),
+    build_layer("prelu", batch=3, channels=6, height=5, width=4, shared=True),
     build_layer("attention", batch=2, heads=4, kv_heads=2, queries=5, keys=7, size=8),
     build_layer("attention", batch=2, heads=4, queries=6, size=8, causal=True),
 )

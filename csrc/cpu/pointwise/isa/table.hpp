@@ -1,6 +1,7 @@
 // All loops of one instruction set; the including file defines PYDLBENCH_ISA.
 #pragma once
 
+#include "cpu/pointwise/isa/along.hpp"
 #include "cpu/pointwise/isa/arithmetic.hpp"
 #include "cpu/pointwise/isa/channels.hpp"
 #include "cpu/pointwise/isa/elementwise.hpp"
@@ -39,6 +40,12 @@ constexpr Kernels kTable{kLanes,
                          softmax_gradient<T>,
                          rmsnorm<T>,
                          rmsnorm_gradient<T>,
+                         cumsum<T>,
+                         cumsum_columns<T>,
+                         extreme_row<T>,
+                         extreme_columns<T>,
+                         log_sum_exp_row<T>,
+                         log_sum_exp_columns<T>,
                          arithmetic<T>};
 
 }  // namespace

@@ -51,6 +51,12 @@ class TensorFlowForwardOptions(ForwardOptions):
         """The axis of the channels of images with two sides."""
         return self.data_format().index("C")
 
+    def along_channels(self, vector: Any) -> Any:
+        """Return one element per channel, in a shape that broadcasts to images."""
+        shape = [1, 1, 1, 1]
+        shape[self.channels] = -1
+        return tf.reshape(vector, shape)
+
 
 # -----------------------------------------------------------------------------
 # Padding in TensorFlow's terms: ``VALID``, ``SAME``, or numbers.
@@ -343,6 +349,26 @@ def _layer_normalisation(layer: Any, options: TensorFlowForwardOptions) -> Funct
     return forward
 
 
+def _group_normalisation(layer: Any, options: TensorFlowForwardOptions) -> Function:
+    # As in Keras, the channels of a group have an axis of their own.
+    channels = options.channels
+    axes = [2, 3, 4] if channels == 1 else [1, 2, 4]
+
+    def forward(x: Any, *factors: Any) -> Any:
+        sizes = [*x.shape[:channels], layer.groups, -1, *x.shape[channels + 1 :]]
+        exact = tf.reshape(tf.cast(x, _FLOAT32), sizes)
+        mean, variance = tf.nn.moments(exact, axes, keepdims=True)
+        normal = tf.nn.batch_normalization(exact, mean, variance, None, None, layer.epsilon)
+        normal = tf.reshape(normal, x.shape)
+        if factors:
+            w, b = (options.along_channels(vector) for vector in factors)
+            normal = normal * w + b
+        result = tf.cast(normal, x.dtype)
+        return (result, mean, variance) if options.training else result
+
+    return forward
+
+
 def _root_mean_square(layer: Any, _options: TensorFlowForwardOptions) -> Function:
     def forward(x: Any, w: Any) -> Any:
         exact = tf.cast(x, _FLOAT32)
@@ -418,6 +444,10 @@ FORWARD: Final[Mapping[str, Callable[[Any, TensorFlowForwardOptions], Function]]
     "mish": always(lambda x: x * tf.tanh(tf.nn.softplus(x))),
     "gelu": always(tf.nn.gelu),
     "gelu-tanh": always(partial(tf.nn.gelu, approximate=True)),
+    "hardtanh": lambda layer, _: partial(
+        tf.clip_by_value, clip_value_min=layer.low, clip_value_max=layer.high
+    ),
+    "prelu": lambda _, options: lambda x, w: tf.where(x > 0, x, x * options.along_channels(w)),
     "scale": always(operator.mul),
     "add": always(operator.add),
     "concat": lambda _, options: lambda *images: tf.concat(images, options.channels),
@@ -425,9 +455,11 @@ FORWARD: Final[Mapping[str, Callable[[Any, TensorFlowForwardOptions], Function]]
     "lrn": _local_response,
     "batchnorm": _batch_normalisation,
     "layernorm": _layer_normalisation,
+    "groupnorm": _group_normalisation,
     "rmsnorm": _root_mean_square,
-    "softmax": always(tf.nn.softmax),
-    "log-softmax": always(tf.nn.log_softmax),
+    "softmax": lambda layer, _: partial(tf.nn.softmax, axis=layer.axis),
+    "log-softmax": lambda layer, _: partial(tf.nn.log_softmax, axis=layer.axis),
+    "cumsum": lambda layer, _: partial(tf.cumsum, axis=layer.axis),
     "softmax-xent": _loss,
     "l2": always(lambda w: tf.nn.l2_loss(tf.cast(w, _FLOAT32))),
     "sgd": always(descend),
@@ -470,10 +502,15 @@ def _rows(role: str) -> Callable[[Any, Mapping[str, NDArray[Any]]], NDArray[Any]
     return lambda layer, inputs: inputs[role].reshape(*layer.shapes()["src"][:-1], 1)
 
 
+def _axis_last(role: str) -> Callable[[Any, Mapping[str, NDArray[Any]]], NDArray[Any]]:
+    return lambda layer, inputs: inputs[role].swapaxes(layer.axis, -1)
+
+
 #: By op and name of the tensor: functions of the layer and its inputs that return the values.
 KEPT: Final[Mapping[str, Mapping[str, Callable[[Any, Any], NDArray[Any]]]]] = {
-    "softmax": {"Softmax:0": _input("result")},
-    "log-softmax": {"LogSoftmax:0": _input("result")},
+    # TensorFlow computes along the last axis, and transposes others.
+    "softmax": {"Softmax:0": _axis_last("result")},
+    "log-softmax": {"LogSoftmax:0": _axis_last("result")},
     "softmax-xent": {"SparseSoftmaxCrossEntropyWithLogits:1": _gradient_of_logits},
     "dropout": {"dropout/GreaterEqual:0": _mask},
     "batchnorm": {
@@ -481,6 +518,7 @@ KEPT: Final[Mapping[str, Mapping[str, Callable[[Any, Any], NDArray[Any]]]]] = {
         "FusedBatchNormV3:4": _input("variance"),
     },
     "layernorm": {"moments/mean:0": _rows("mean"), "moments/variance:0": _rows("variance")},
+    "groupnorm": {"moments/mean:0": _input("mean"), "moments/variance:0": _input("variance")},
 }
 
 

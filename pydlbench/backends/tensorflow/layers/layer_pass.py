@@ -250,7 +250,11 @@ class _TensorFlowPass(FrameworkLayerPass):
         graph, kept = self._graph, KEPT.get(self.op, {})
         given = [graph.tensor(name) for name in kept]
         values = [
-            upload(self.layout.arrange("src", make(self.layer, inputs)), tensor.dtype.name, device)
+            upload(
+                self.layout.arrange("src", make(self.layer, inputs)).reshape(tensor.shape),
+                tensor.dtype.name,
+                device,
+            )
             for make, tensor in zip(kept.values(), given, strict=True)
         ]
         keep = tf.function(graph.part([*graph.sources, *given], graph.kept), autograph=False)

@@ -288,6 +288,11 @@ def _batch_normalisation(layer: Any, options: TorchForwardOptions) -> Function:
     return lambda *tensors: normalize(*tensors, *settings)
 
 
+def _group_normalisation(layer: Any, _options: TorchForwardOptions) -> Function:
+    sizes = layer.batch, layer.channels, layer.height * layer.width, layer.groups
+    return lambda x, w=None, b=None: torch.native_group_norm(x, w, b, *sizes, layer.epsilon)
+
+
 def _local_response(layer: Any, options: TorchForwardOptions) -> Function:
     words = layer.local_size, layer.alpha, layer.beta, layer.k
 
@@ -373,7 +378,8 @@ def _reduction(layer: Any, _options: TorchForwardOptions) -> Function:
     axes = [axis for axis, (before, after) in enumerate(sizes) if before != after]
     if layer.op == "norm":
         return lambda x: torch.linalg.vector_norm(x, 2, axes, True)
-    function = getattr(torch, {"max": "amax", "min": "amin"}.get(layer.op, layer.op))
+    name = {"max": "amax", "min": "amin"}.get(layer.op, layer.op.removesuffix("-indices"))
+    function = getattr(torch, name)
     # A list of one axis costs 8 us more than its number.
     where = axes[0] if len(axes) == 1 else axes
     return lambda x: function(x, where, True)
@@ -452,6 +458,8 @@ FORWARD: Final[Mapping[str, Callable[[Any, TorchForwardOptions], Function]]] = {
     "mish": always(F.mish),
     "gelu": always(F.gelu),
     "gelu-tanh": always(functools.partial(F.gelu, approximate="tanh")),
+    "hardtanh": lambda layer, _: lambda x: F.hardtanh(x, layer.low, layer.high),
+    "prelu": always(F.prelu),
     "scale": always(operator.mul),
     "add": always(operator.add),
     "concat": always(lambda *images: torch.cat(images, 1)),
@@ -461,13 +469,15 @@ FORWARD: Final[Mapping[str, Callable[[Any, TorchForwardOptions], Function]]] = {
     "layernorm": lambda layer, _options: (
         lambda x, w, b: torch.native_layer_norm(x, [layer.width], w, b, layer.epsilon)
     ),
+    "groupnorm": _group_normalisation,
     "rmsnorm": lambda layer, _: lambda x, w: F.rms_norm(x, (layer.width,), w, layer.epsilon),
-    "softmax": always(lambda x: torch.softmax(x, -1)),
-    "log-softmax": always(lambda x: torch.log_softmax(x, -1)),
+    "softmax": lambda layer, _: lambda x: torch.softmax(x, layer.axis),
+    "log-softmax": lambda layer, _: lambda x: torch.log_softmax(x, layer.axis),
     "softmax-xent": _loss,
     "l2": always(lambda w: w.float().pow(2).sum() / 2),
     "sgd": _descent,
     "momentum": _momentum,
+    "cumsum": lambda layer, _: lambda x: torch.cumsum(x, layer.axis),
     "relu-in-place": always(torch.relu_),
     "relu6-in-place": always(functools.partial(F.relu6, inplace=True)),
     "hardswish-in-place": always(functools.partial(F.hardswish, inplace=True)),
@@ -507,6 +517,7 @@ SAVED: Final[Mapping[str, Callable[[TorchOperands], tuple[torch.Tensor, ...]]]] 
     "dropout": _scaled_mask,
     "batchnorm": _statistics,
     "layernorm": _statistics,
+    "groupnorm": lambda operands: tuple(each.flatten(1) for each in _statistics(operands)),
 }
 
 
@@ -527,5 +538,6 @@ def _normalised(layer: Any, results: Any) -> Mapping[str, torch.Tensor]:
 RESULTS: Final[Mapping[str, Callable[[Any, Any], Mapping[str, torch.Tensor]]]] = {
     "batchnorm": _normalised,
     "layernorm": _normalised,
+    "groupnorm": _normalised,
     "softmax-xent": lambda _, results: {"dst": results[1].exp(), "loss": results[0]},
 }
