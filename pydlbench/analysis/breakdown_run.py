@@ -104,7 +104,8 @@ _CHANGES: Final = {
     STEP_KEPT: "in a process whose C library keeps freed pages",
     STEP_FOLDED: "its batch normalisations are folded into the convolutions before them",
     STEP_UNFUSED: "its graph is not optimized by grappler's remapper, which fuses operators",
-    STEP_GRAPH: "replayed from a graph, launch behind launch; the host launches the graph only",
+    STEP_GRAPH: "replayed from a graph, which the host launches as a whole; with more than 256 "
+    "kernels no gate hides that launch, so that it is in the time",
 }
 # The allocator of a process that keeps freed pages, see ``workers.environment.ALLOCATORS``.
 _KEEPS_PAGES: Final = "kept pages"

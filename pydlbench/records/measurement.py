@@ -280,6 +280,8 @@ class Roofline(Record, frozen=True, kw_only=True):
         return self.efficiency * high / low
 
 
+# Ratios in time and in cycles that differ by more are both printed.
+_CLOCKS_DIFFER: Final = 0.01
 #: Minimum number of runs from which a later one is predicted.
 OCCASIONS: Final = 3
 #: The share of later runs in which a row's median lies within the predicted interval.
@@ -561,7 +563,9 @@ class Measurement(
     sustained_s: Annotated[float | None, shown(unit="s")] = None
     sustained_hz: Annotated[float | None, shown("MHz", _megahertz, unit="Hz")] = None
     gpu: Annotated[Mapping[str, Any] | None, shown(keys=_GPU)] = None
-    ratio: Annotated[Mapping[str, Any] | None, shown(keys="to median ci_low ci_high rounds")] = None
+    ratio: Annotated[
+        Mapping[str, Any] | None, shown(keys="to median ci_low ci_high rounds cycles")
+    ] = None
     warm_s: Annotated[float | None, shown("pages kept", format_seconds, unit="s")] = None
     faults: Annotated[Mapping[str, float] | None, shown(keys="default warm")] = None
     empty_call_s: Annotated[float | None, shown(unit="s")] = None
@@ -690,6 +694,9 @@ class Measurement(
             return None
         low, high = self.ratio["ci_low"], self.ratio["ci_high"]
         text = f"{number(self.ratio['median'], 3)}x"
+        cycles = self.ratio.get("cycles")
+        if cycles and abs(cycles / self.ratio["median"] - 1) > _CLOCKS_DIFFER:
+            return f"{text}, in cycles {number(cycles, 3)}x"
         if low is None or high is None or low == high:
             return text
         return f"{text} +-{percent((high - low) / 2 / self.ratio['median'])}"

@@ -531,7 +531,16 @@ def _paired(kernels: SessionKernels, runs: Sequence[BackendRun]) -> list[Measure
             faults=_faults(run),
         )
         rows.append(row)
-    return rows
+    return [_with_cycles(row, rows[best]) for row in rows]
+
+
+def _with_cycles(row: Measurement, best: Measurement) -> Measurement:
+    """Return a GPU's row with its ratio in cycles: a power cap slows kernels down differently."""
+    if row.device == "cpu" or not row.cycles or not best.cycles:
+        return row
+    return msgspec.structs.replace(
+        row, ratio={**(row.ratio or {}), "cycles": row.cycles / best.cycles}
+    )
 
 
 def _references(runs: Sequence[BackendRun]) -> set[int]:

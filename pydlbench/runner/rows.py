@@ -1,6 +1,6 @@
 """Makes rows from specs, kernels' facts and samples; every output shows rows."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -23,6 +23,7 @@ from pydlbench.records.record import plain
 from pydlbench.study.estimate import Estimate, estimate
 from pydlbench.study.table import Series
 from pydlbench.timing.statistics import median
+from pydlbench.units import format_seconds
 from pydlbench.words import arithmetic
 
 # The change from the first to the last rounds that is a warning; 1 to 2 % on an undisturbed
@@ -263,6 +264,24 @@ def _written_bytes(spec: KernelSpec) -> int:
     return min(moved, item * sum(operands.get(role, 0) for role in roles))
 
 
+# Above this share of the power cap the clock depends on the pauses between launches.
+_POWER_SHARE = 0.5
+
+
+def _power_notes(row: Measurement, device: GpuRecord) -> Iterator[str]:
+    """Yield how long a row takes without pauses, if its power is above half of the power cap."""
+    power_w, limit_w = (row.gpu or {}).get("power_w"), device.nvml.get("power_limit_w")
+    event_s = (row.launch_s or {}).get("event")
+    if row.time is None or not power_w or not limit_w or not event_s:
+        return
+    if power_w <= _POWER_SHARE * limit_w:
+        return
+    yield (
+        f"{power_w:.0f} of {limit_w:.0f} W: {format_seconds(row.time.median)} in rounds with "
+        f"pauses, {format_seconds(event_s)} launched without; compare kernels in cycles"
+    )
+
+
 def with_limits(
     row: Measurement,
     spec: KernelSpec,
@@ -303,6 +322,9 @@ def with_limits(
     theoretical = limits.theoretical
     slowest = next(level for level in counted if level.name == over.bandwidth)
     low = slowest.low_bytes_per_s
+    median_s = row.time.median
+    if isinstance(device, GpuRecord):
+        row = msgspec.structs.replace(row, notes=(*row.notes, *_power_notes(row, device)))
     peak = Peaks(
         theoretical=None if theoretical is None else theoretical / 1e12,
         measured=limits.measured / 1e12,
@@ -318,7 +340,7 @@ def with_limits(
         roofline=Roofline(
             bound=over.bound,
             time_s=over.time_s,
-            efficiency=over.time_s / row.time.median,
+            efficiency=over.time_s / median_s,
             bandwidth=over.bandwidth,
             bandwidth_gbps=slowest.bytes_per_s / 1e9,
             bandwidth_low_gbps=None if low is None else low / 1e9,

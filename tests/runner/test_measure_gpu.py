@@ -2,9 +2,12 @@
 
 import json
 from collections import Counter
+from types import SimpleNamespace
 from typing import ClassVar
 
+import msgspec
 import pytest
+from said import says
 
 from pydlbench.backends.base import KernelFacts
 from pydlbench.errors import (
@@ -19,7 +22,8 @@ from pydlbench.ops.table import build_layer
 from pydlbench.records.measurement import Correctness, KernelSpec, Measurement
 from pydlbench.runner.machine import Workers
 from pydlbench.runner.options import RunnerOptions
-from pydlbench.runner.rows import cached_bytes
+from pydlbench.runner.problem import _with_cycles
+from pydlbench.runner.rows import _power_notes, cached_bytes
 from pydlbench.runner.session import Session
 from pydlbench.timing.chunk import Chunk, GpuReadings
 
@@ -181,7 +185,9 @@ def test_a_case_becomes_a_row(session, worker):
     assert row.clock_hz == CLOCK
     assert row.cycles == pytest.approx(TIME * CLOCK)
     assert row.tensor_cores is False
-    assert row.notes == ("NONDETERMINISTIC",)
+    first, power = row.notes
+    assert first == "NONDETERMINISTIC"
+    assert says(power, "480", "700 W")
     assert row.launch_s == {"event": TIME, "graph": TIME, "host": 5e-6}
     assert (row.energy_j, row.power_w) == (0.1, 500.0)
     assert row.gpu["temperature_c"] == 51.0
@@ -376,3 +382,26 @@ def test_a_roof_holds_against_the_cpu_rows_beside_it(worker, monkeypatch):
     assert (gpu.threads, cpu.threads) == (None, len(session.cpus))
     assert gpu.peak.measured == pytest.approx(55.0)
     assert cpu.peak.measured != pytest.approx(55.0)
+
+
+@pytest.mark.parametrize(("power_w", "noted"), [(600.0, True), (300.0, False), (None, False)])
+def test_above_half_of_the_power_cap_a_row_has_its_time_without_pauses(session, power_w, noted):
+    ((_, row),) = session.measure([case()])
+    row = msgspec.structs.replace(row, gpu={"power_w": power_w}, launch_s={"event": 2e-3}, notes=())
+    device = SimpleNamespace(nvml={"power_limit_w": 700.0})
+    notes = list(_power_notes(row, device))
+    assert len(notes) == noted
+    assert all(says(note, "600", "700 W", "2.00 ms", "cycles") for note in notes)
+
+
+def test_a_ratio_on_a_gpu_is_in_cycles_too(session):
+    ((_, best),) = session.measure([case()])
+    best = msgspec.structs.replace(
+        best, cycles=1e6, ratio={"median": 1.0, "ci_low": 1, "ci_high": 1}
+    )
+    other = msgspec.structs.replace(
+        best, cycles=0.98e6, ratio={"median": 1.05, "ci_low": 1.04, "ci_high": 1.06}
+    )
+    assert _with_cycles(other, best).ratio["cycles"] == pytest.approx(0.98)
+    assert says(_with_cycles(other, best).to_best, "1.05x", "0.980x")
+    assert "cycles" not in _with_cycles(msgspec.structs.replace(other, device="cpu"), best).ratio

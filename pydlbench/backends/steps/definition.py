@@ -39,6 +39,12 @@ _LOSSES: Final[dict[LossKind, str]] = {
     "output": "no loss: the output is its own gradient",
 }
 
+#: Note on a step with gradients in float16.
+UNSCALED: Final = (
+    "no loss scaling, which training in float16 needs: gradients below 6e-8 become zero, and the "
+    "kernels that would scale them and look for infinities are not in the time"
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepDefinition:
@@ -261,6 +267,8 @@ class StepModel(abc.ABC):
         self.spec = spec
         #: Notes for the reader of the results.
         self.notes: list[str] = []
+        if spec.backward and spec.precision == "fp16-tc":
+            self.notes.append(UNSCALED)
         self._contexts = contextlib.ExitStack()
 
     @property

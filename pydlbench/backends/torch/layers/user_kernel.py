@@ -8,6 +8,8 @@ is verified against the layer of the row like the results of every backend.
 """
 
 import ctypes
+import time
+from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
@@ -32,6 +34,12 @@ _TENSOR: Final = torch.Tensor
 _COPY: Final = torch.Tensor.copy_
 _FROM_NUMPY: Final = torch.from_numpy
 _UNPATCHED: Final = torch._C.DisableTorchFunction, _disable_current_modes  # noqa: SLF001 - see above
+
+
+# Another process delays one of the waits at times, hardly three of them.
+_STREAM_TRIES: Final = 3
+# The share of a call's time after its stream has finished: a few microseconds of the second wait.
+_MAX_OUTSIDE: Final = 0.5
 
 
 def transfer(tensor: torch.Tensor) -> Transfer:
@@ -78,6 +86,13 @@ def variants_of(site: CompilationSite) -> list[Variant]:
             launch(**dict(zip(roles, tensors, strict=True)))
             return tensors[place]
 
+        if site.spec.on_gpu:
+            copies = [tensor.clone() for tensor in tensors]
+            check_stream(
+                lambda: launched(*copies),
+                torch.cuda.current_stream().synchronize,
+                torch.cuda.synchronize,
+            )
         return BoundFunction(
             launched,
             tensors,
@@ -94,6 +109,40 @@ def variants_of(site: CompilationSite) -> list[Variant]:
             notes=("a kernel of your own, on tensors that it was given",),
         )
     ]
+
+
+def check_stream(
+    call: Callable[[], object],
+    wait_for_stream: Callable[[], None],
+    wait_for_device: Callable[[], None],
+    now: Callable[[], float] = time.perf_counter,
+) -> None:
+    """Check that a call computes in the current stream, in which events and graphs time it.
+
+    Args:
+        call: makes the call.
+        wait_for_stream: returns when the current stream has finished.
+        wait_for_device: returns when all streams have.
+        now: the host's clock in seconds.
+
+    Raises:
+        PrimitiveError: the device is still busy when the stream has finished.
+    """
+    call()  # loads the kernel
+    shares = []
+    for _ in range(_STREAM_TRIES):
+        wait_for_device()
+        begin = now()
+        call()
+        wait_for_stream()
+        of_stream = now()
+        wait_for_device()
+        shares.append((now() - of_stream) / (now() - begin))
+    if min(shares) > _MAX_OUTSIDE:
+        raise PrimitiveError(
+            "the kernel runs in another stream than the current one, which is timed: launch it in "
+            "torch.cuda.current_stream(), or let that wait for the other"
+        )
 
 
 def _check(name: str, launch: Any, roles: tuple[str, ...]) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import abc
+import collections
 import contextlib
+import copy
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -437,6 +439,8 @@ class TorchStep:
         self._averages = [weight.detach().clone() for weight in averaged]
         self.optimizer: torch.optim.Optimizer | None = None
         self._rates: list[float] = []
+        #: The optimizer of a captured step, which has a copy of its counts on the device.
+        self._captured: torch.optim.Optimizer | None = None
         if definition.optimizer == "model":
             self.optimizer = owner.make_optimizer(self._masters)
             self._rates = [group["lr"] for group in self.optimizer.param_groups]
@@ -477,6 +481,7 @@ class TorchStep:
                 master.copy_(weight.detach())
         if self.optimizer is not None:
             self.optimizer.state.clear()
+            self._captured = None
             for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
                 group["lr"] = rate
         for average, master in zip(self._averages, self._masters, strict=False):
@@ -496,7 +501,12 @@ class TorchStep:
                 master.grad = None if weight.grad is None else weight.grad.cpu()
         for group in optimizer.param_groups if rate is not None else ():
             group["lr"] = rate
-        optimizer.step()
+        if self._captured is not None and torch.cuda.is_current_stream_capturing():
+            self._captured.step()
+        else:
+            optimizer.step()
+            if self._captured is None and self.owner.spec.on_gpu and not self._crosses:
+                self._captured = capturable(optimizer)
         if self._averages:
             decay = self.definition.averages or 0.0
             with torch.no_grad():
@@ -513,6 +523,30 @@ class TorchStep:
         return Outcome.fetched(
             {name: list(map(_fetched, results[name]())) for name in self.definition.fetch}
         )
+
+
+def capturable(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer | None:
+    """Return an optimizer that a CUDA graph can hold, with the weights and moments of another.
+
+    Adam and AdamW count their steps on the host by default, which ends a capture. The copy has
+    counts on the device; the counts and the settings of the given optimizer stay as they are.
+
+    Args:
+        optimizer: optimizer after its first step.
+
+    Returns:
+        None if the given optimizer can be captured itself.
+    """
+    if not all("capturable" in group for group in optimizer.param_groups):
+        return None
+    if all(state["step"].is_cuda for state in optimizer.state.values()):
+        return None
+    made = copy.copy(optimizer)
+    made.param_groups = [{**group, "capturable": True} for group in optimizer.param_groups]
+    made.state = collections.defaultdict(dict)
+    for weight, state in optimizer.state.items():
+        made.state[weight] = {**state, "step": state["step"].to(weight.device, copy=True)}
+    return made
 
 
 def _tensors(batch: Batch, *, pin: bool = False) -> tuple[torch.Tensor, torch.Tensor | None]:
