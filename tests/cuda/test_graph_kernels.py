@@ -106,6 +106,38 @@ def tell(tmp_path_factory):
     return lambda refusing: library.tell(refusing).decode()
 
 
+# What cuda.h of CUDA 12.0 has of the driver's graphs: no cuFuncGetName.
+_EARLY_HEADER = """
+#pragma once
+typedef int CUresult;
+typedef struct CUgraph_st* CUgraph;
+typedef struct CUgraphNode_st* CUgraphNode;
+typedef struct CUfunc_st* CUfunction;
+typedef struct CUkern_st* CUkernel;
+enum CUgraphNodeType { CU_GRAPH_NODE_TYPE_KERNEL };
+enum CUfunction_attribute { CU_FUNC_ATTRIBUTE_NUM_REGS };
+struct CUDA_KERNEL_NODE_PARAMS { CUfunction func; CUkernel kern; };
+CUresult cuGraphGetNodes(CUgraph, CUgraphNode*, unsigned long*);
+CUresult cuGraphNodeGetType(CUgraphNode, CUgraphNodeType*);
+CUresult cuGraphKernelNodeGetParams(CUgraphNode, CUDA_KERNEL_NODE_PARAMS*);
+CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode, CUgraph*);
+CUresult cuKernelGetFunction(CUfunction*, CUkernel);
+CUresult cuFuncGetAttribute(int*, CUfunction_attribute, CUfunction);
+"""
+
+
+def test_the_header_of_cuda_12_0_suffices(tmp_path):
+    compiler = shutil.which("c++")
+    if compiler is None:
+        pytest.skip("there is no C++ compiler")
+    (tmp_path / "cuda.h").write_text(_EARLY_HEADER)
+    source = tmp_path / "graph.cpp"
+    source.write_text('#include "cuda/runtime/graph_kernels.hpp"\n')
+    command = [compiler, "-std=c++17", "-fsyntax-only", "-I", tmp_path, "-I", _CSRC, source]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_kernels_are_told_with_name_shape_and_registers(tell):
     assert tell(0).splitlines() == [
         "10 2 3 128 1 1 1024 168 relu(float*)",

@@ -17,6 +17,9 @@ struct GraphKernel {
   int registers;             // of a thread
 };
 
+// cuFuncGetName, which cuda.h declares since CUDA 12.3 only.
+using FuncGetName = CUresult (*)(const char** name, CUfunction function);
+
 // The driver's functions, which are looked up at run time: see graph_driver().
 struct GraphDriver {
   decltype(&cuGraphGetNodes) nodes;
@@ -24,7 +27,7 @@ struct GraphDriver {
   decltype(&cuGraphKernelNodeGetParams) parameters;
   decltype(&cuGraphChildGraphNodeGetGraph) child;
   decltype(&cuKernelGetFunction) function;
-  decltype(&cuFuncGetName) name;
+  FuncGetName name;
   decltype(&cuFuncGetAttribute) attribute;
 };
 
