@@ -70,6 +70,13 @@ _GAPS_METHOD: Final = (
     "the trace has launches and kernels on one time axis: what kernels leave of the step is idle, "
     "in the trace's proportions"
 )
+#: The term for the time that a clock below the nominal one costs: power, heat, or a setting.
+LOST_CLOCK: Final = "clock below nominal"
+_NOMINAL_METHOD: Final = (
+    "FLOPs and bytes over measured peaks and bandwidths, at the nominal boost clock"
+)
+# The share of a limit that clocks read in the same state differ by.
+_LEAST_LOST: Final = 0.005
 _WITHOUT_LAYER: Final = "calls without a native layer"
 _NO_FAULTS: Final = "page faults are counted by step: no trace counts them by call"
 # Ratio of a native layer to the framework's own call from which one of the two must be wrong: the
@@ -206,7 +213,25 @@ class _Analysis:
         In each round they add up to the time of the step.
         """
         if self._limited:
-            self._add("limit", "limit", "limit", self._limited, lambda call: call.limit or 0.0)
+            every = [call for calls in self._rounds.calls.values() for call in calls]
+            lost = any(call.lost_clock > _LEAST_LOST * (call.limit or 0.0) for call in every)
+            self._add(
+                "limit",
+                "limit",
+                "limit",
+                self._limited,
+                lambda call: (call.limit or 0.0) - (call.lost_clock if lost else 0.0),
+                _NOMINAL_METHOD if lost else "",
+            )
+            if lost:
+                self._add(
+                    LOST_CLOCK,
+                    "difference",
+                    "limit",
+                    self._limited,
+                    lambda call: call.lost_clock,
+                    "the same limit at the clock of each round, minus that",
+                )
         if self._parts.later:
             self._add(
                 NOT_MEASURED,

@@ -41,11 +41,14 @@ class NativeKernel:
         limit_s: roofline of the kernel, in seconds; None if there is no roofline: in that case the
             kernel is its own limit.
         limit_hz: the clock of that roofline; None where the roofline does not depend on the clock.
+        nominal_s: roofline at the nominal boost clock of a GPU, in seconds; None where it is not
+            known, or the roofline does not depend on the clock.
     """
 
     subject: Hashable
     limit_s: float | None = None
     limit_hz: float | None = None
+    nominal_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +117,14 @@ class CallSeconds(NamedTuple):
     alone: float | None
     native: float | None
     limit: float | None
+    nominal: float | None = None
+
+    @property
+    def lost_clock(self) -> float:
+        """The time by which the limit is longer because the clock was below the nominal one."""
+        if self.limit is None or self.nominal is None:
+            return 0.0
+        return self.limit - self.nominal
 
 
 class CallTimes:
@@ -162,22 +173,26 @@ class CallTimes:
         seconds = {each: series.by_round() for each, series in native.items()}
         clocks = {each: series.clocks_by_round() for each, series in native.items()}
 
-        def layers(call: ProgramCall, number: int) -> tuple[float | None, float | None]:
-            """Return the time of a call's native layers in a round, and their limit."""
+        def layers(
+            call: ProgramCall, number: int
+        ) -> tuple[float | None, float | None, float | None]:
+            """Return the time of a call's native layers in a round, and their two limits."""
             key = call.signature, call.direction
             own = parts.native.get(key)
             if own is None or any(each.subject not in native for each in own):
-                return None, parts.limits.get(key)
-            native_s = limit_s = 0.0
+                return None, parts.limits.get(key), None
+            native_s = limit_s = nominal_s = 0.0
             for entry in own:
                 taken = in_round(seconds[entry.subject], number)
                 native_s += taken
-                limit_s += _limit(entry, taken, clocks[entry.subject], number)
-            return native_s, limit_s
+                own_s = _limit(entry, taken, clocks[entry.subject], number)
+                limit_s += own_s
+                nominal_s += own_s if entry.nominal_s is None else min(own_s, entry.nominal_s)
+            return native_s, limit_s, nominal_s
 
         self.calls: dict[int, list[CallSeconds]] = {}
         for number in self.step_s:
-            seconds_of: dict[tuple[str, str], tuple[float | None, float | None, float | None]] = {}
+            seconds_of: dict[tuple[str, str], tuple[float | None, ...]] = {}
             for call in parts.calls:
                 key = call.signature, call.direction
                 if key not in seconds_of:

@@ -143,9 +143,20 @@ class NativeLayers:
                     subject=spec,
                     limit_s=None if roof is None else roof.time_s,
                     limit_hz=clock if bound else None,
+                    nominal_s=self._nominal_s(spec) if bound else None,
                 )
             )
         return tuple(kernels)
+
+    def _nominal_s(self, spec: KernelSpec) -> float | None:
+        """Return a roofline of arithmetic at the nominal clock, at which memory may be slower."""
+        row = self.rows[spec]
+        nominal_hz = self._session.nominal_clock(spec.device, spec.precision)
+        if row.roofline is None or not row.clock_hz or not nominal_hz:
+            return None
+        gbps = row.roofline.bandwidth_gbps
+        move_s = 0.0 if gbps is None else row.bytes / (1e9 * gbps)
+        return max(move_s, row.roofline.time_s * row.clock_hz / nominal_hz)
 
     def lacking(self, call: MappedCall) -> str:
         """Return why the native layers of a call have no time: the reason of the first one."""

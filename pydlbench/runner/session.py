@@ -17,6 +17,7 @@ from pydlbench.backends.capabilities import default_device
 from pydlbench.devices.cpu import affinity
 from pydlbench.devices.cpu.facts import CpuFacts, read_cpu_facts
 from pydlbench.devices.cpu.record import DeviceRecord
+from pydlbench.devices.gpu.peaks import rated_clock
 from pydlbench.devices.gpu.record import GpuRecord
 from pydlbench.errors import BackendMissingError, UsageError
 from pydlbench.models.catalog import find_layers
@@ -176,6 +177,17 @@ class Session:
         if device == "cpu":
             return self.facts.memory_available_bytes
         return self.devices.gpu(device, levels=()).facts.memory_bytes
+
+    def nominal_clock(self, device: str, precision: str) -> float | None:
+        """Return the clock of a GPU's published figures in Hz; None if unknown, and for a CPU.
+
+        Args:
+            device: ``cpu`` or ``cuda:N``.
+            precision: a mode; tensor cores have a clock of their own.
+        """
+        if device == "cpu":
+            return None
+        return rated_clock(self.devices.gpu(device, levels=()).facts, precision)
 
     def processor(self, device: str = "cpu") -> str:
         """Return the name of the CPU, or of a GPU and the CPU that launches its kernels.

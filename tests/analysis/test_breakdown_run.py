@@ -6,6 +6,7 @@ import pytest
 from invented_gpu import MODEL, Gpu, GpuSession, Worker, convolution
 from invented_gpu import Kernel as Kernel_
 
+from pydlbench.analysis.breakdown import LOST_CLOCK
 from pydlbench.analysis.breakdown_run import broken_down
 from pydlbench.analysis.call_times import (
     CACHES,
@@ -145,7 +146,7 @@ def gpu_session(*device_s, model=MODEL, **gpu):
     return GpuSession(Gpu(steps={model: works}, **gpu), native_s=2e-6)
 
 
-def gpu_breakdown(*device_s, share=0.9, gpu=None, **changes):
+def gpu_breakdown(*device_s, share=0.9, gpu=None, nominal_hz=1.98e9, **changes):
     case = {
         "model": MODEL,
         "own": UserModelSpec(),
@@ -154,7 +155,7 @@ def gpu_breakdown(*device_s, share=0.9, gpu=None, **changes):
         **changes,
     }
     session = gpu_session(*device_s, model=case["model"], **(gpu or {}))
-    session.share = share
+    session.share, session.nominal_hz = share, nominal_hz
     found = whole(StepSpec(**case), session)
     return found, {one.term: one.seconds for one in found.terms}
 
@@ -190,6 +191,27 @@ def test_on_a_gpu_calls_alone_have_the_gap_between_two_launches():
     assert terms[CACHES] == pytest.approx(0, abs=1e-9)
     in_context_s = found.levels.in_context.median  # with what the host needs to begin a sample
     assert terms["unexplained context"] == pytest.approx(in_context_s - 300e-6)
+
+
+@pytest.mark.parametrize("factor", [0.5, 2.0])
+def test_on_a_gpu_a_planted_difference_between_alone_and_in_the_step_is_unexplained(factor):
+    """The first call's kernels take another time alone: gaps and caches explain nothing of it."""
+    planted = {convolution(4, 0, 0).signature: factor}
+    found, terms = gpu_breakdown(200e-6, 100e-6, gpu={"alone": planted})
+    usual, others = gpu_breakdown(200e-6, 100e-6)
+    shown = terms["unexplained context"] - others["unexplained context"]
+    assert shown == pytest.approx((1 - factor) * 200e-6, rel=0.02)
+    assert abs(found.unexplained) > 0.3 > 0.1 > abs(usual.unexplained)
+
+
+@pytest.mark.parametrize(("nominal_hz", "lost"), [(1.98e9, 0.0), (2.2e9, 0.1), (1.9e9, 0.0)])
+def test_a_clock_below_nominal_is_a_level_below_the_limit(nominal_hz, lost):
+    found, terms = gpu_breakdown(200e-6, 100e-6, nominal_hz=nominal_hz)
+    limit_s = found.levels.limit.median
+    assert limit_s == pytest.approx(2 * 0.9 * 2e-6)
+    assert terms.get(LOST_CLOCK, 0.0) == pytest.approx(lost * limit_s)
+    assert terms["limit"] == pytest.approx((1 - lost) * limit_s)
+    assert sum(terms.values()) == pytest.approx(found.measured.median)
 
 
 @pytest.mark.parametrize(("room", "prepared"), [(1 << 34, 0), (1 << 13, 8)])

@@ -419,6 +419,7 @@ class GpuSession:
         self.native: list[Kernel] = []
         self.probed: list[str] = []
         self.room = 1 << 34
+        self.nominal_hz = CLOCK_HZ
 
     def sibling(self) -> GpuSession:
         return self
@@ -436,6 +437,10 @@ class GpuSession:
     def room_bytes(self, device: str) -> int:
         assert device == "cuda:0"
         return self.room
+
+    def nominal_clock(self, device: str, precision: str) -> float:
+        assert (device, precision) == ("cuda:0", "fp32")
+        return self.nominal_hz
 
     def processor(self, device: str) -> str:
         return f"invented GPU {device}, invented CPU"
