@@ -180,11 +180,10 @@ def check_case(spec: KernelSpec) -> None:
         raise UnsupportedError(f"--timing {spec.timing} is for GPUs; CPUs have one clock")
     if spec.pass_ not in spec.layer.passes:
         raise UnsupportedError(f"{spec.layer.kind} has no {spec.pass_} pass")
-    forward = (spec.pass_, spec.propagation) == ("forward", "inference")
     fused = not spec.on_gpu and spec.fuse not in (NOTHING_FUSED, "bias")
-    if (spec.precision in MIXED_TYPES or fused) and not forward:
+    if (spec.precision in MIXED_TYPES or fused) and spec.pass_ != "forward":
         what = f"--fuse {spec.fuse}" if fused else spec.precision
-        raise UnsupportedError(f"{what} is for the forward pass of inference")
+        raise UnsupportedError(f"{what} is for the forward pass")
     if fused and spec.layer.entry.kind not in ("conv", "deconv", "gemm"):
         raise UnsupportedError(
             f"--fuse {spec.fuse}: {spec.layer.kind} has no fused operations; nearest: "

@@ -25,6 +25,7 @@ from pydlbench.words import (
     FUSIONS,
     GPU_PRECISIONS,
     LAYOUTS,
+    MIXED_TYPES,
     PASSES,
 )
 
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from pydlbench.records.measurement import KernelSpec
 
     #: Layer, pass, precision and propagation.
-    Problem = tuple[Layer, str, str, str]
+    Problem = tuple[Layer, str, str, str, str]
 
 # Seconds of sampling per row if backends compete: each waits for all others, and what is compared
 # is their ratio in the same rounds.
@@ -115,12 +116,12 @@ def read_request(
     native = device == "cpu" and any(name == "native" for name, _ in backends)
     if begin is not None and native and len(threads) == 1:
         begin(threads[0])
-    layouts, fusions = read_layouts(device, args), read_fusions(device, args.fuse)
+    layouts = read_layouts(device, args)
     problems, log, more = read_problems(args, device)
     from pydlbench.records.measurement import KernelSpec
     from pydlbench.timing.policy import LAYER_BUDGET_S
 
-    combinations = product(problems, args.cache, layouts, args.timing, fusions, backends)
+    combinations = product(problems, args.cache, layouts, args.timing, backends)
     specs = tuple(
         KernelSpec(
             layer=layer,
@@ -136,14 +137,12 @@ def read_request(
             fuse=fuse,
         )
         for (
-            (layer, pass_, precision, propagation),
+            (layer, pass_, precision, propagation, fuse),
             cache,
             layout,
             timing,
-            fuse,
             (backend, mode),
         ) in combinations
-        if fuse == fusions[0] or _changed_by_fusion(fuse, pass_)
     )
     usual_s = _INTERLEAVED_BUDGET_S if len(backends) > 1 else LAYER_BUDGET_S
     options = {
@@ -209,7 +208,7 @@ def read_problems(
     """
     passes = choices("--pass", ",".join(args.pass_), PASSES, "all")
     precisions = _precisions(device, args.precision)
-    kinds = args.propagation
+    kinds, fusions = args.propagation, read_fusions(device, args.fuse)
     if "propagation" in args.given and "forward" not in passes:
         raise UsageError(
             f"--propagation {','.join(kinds)}: cannot be combined with --pass "
@@ -231,7 +230,7 @@ def read_problems(
             if pass_ == "forward" or kind == kinds[0]
         ]
         problems = [
-            (row.layer, pass_, precision, kind)
+            (row.layer, pass_, precision, kind, fuse)
             for row in listed
             for pass_, kind in (("pass_" not in args.given and row.passes) or usual)
             for precision in (
@@ -239,12 +238,13 @@ def read_problems(
                 if "precision" in args.given or not row.precisions
                 else [_usual(device, name) for name in row.precisions]
             )
-            if pass_ in row.layer.passes
+            for fuse in ("fuse" not in args.given and row.fusions) or fusions
+            if pass_ in row.layer.passes and (fuse == fusions[0] or _changed_by_fusion(fuse, pass_))
         ]
         notes += () if "all" in args.pass_ else _missing_passes(layers, passes)
     else:
         layers = [recorded.layer for recorded, _ in log.layers]
-        problems = _recorded(args, log, passes, precisions, device)
+        problems = _recorded(args, log, passes, precisions, device, fusions)
         notes = log.notes
     if not problems:
         valid = ", ".join(dict.fromkeys(pass_ for layer in layers for pass_ in layer.passes))
@@ -255,11 +255,17 @@ def read_problems(
 
 def _usual(device: str, precision: str) -> str:
     """Return the precision that computes in a type on a device."""
-    return precision if device == "cpu" or precision == "fp32" else f"{precision}-tc"
+    as_it_is = device == "cpu" or precision == "fp32" or precision in MIXED_TYPES
+    return precision if as_it_is else f"{precision}-tc"
 
 
 def _recorded(
-    args: LayersOptions, log: Log, passes: Sequence[str], precisions: Sequence[str], device: str
+    args: LayersOptions,
+    log: Log,
+    passes: Sequence[str],
+    precisions: Sequence[str],
+    device: str,
+    fusions: Sequence[str],
 ) -> list[Problem]:
     """Return the problems of a log; options that are given replace what it says."""
     problems: dict[Problem, None] = {}
@@ -271,8 +277,9 @@ def _recorded(
         # Backward passes have no propagation.
         kinds = kinds if recorded.pass_ == "forward" else args.propagation[:1]
         chosen = precisions if "precision" in args.given else [usual]
-        for name, kind in product(chosen, kinds):
-            problems[recorded.layer, recorded.pass_, name, kind] = None
+        for name, kind, fuse in product(chosen, kinds, fusions):
+            if fuse == fusions[0] or _changed_by_fusion(fuse, recorded.pass_):
+                problems[recorded.layer, recorded.pass_, name, kind, fuse] = None
     return list(problems)
 
 

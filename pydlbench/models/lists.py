@@ -20,8 +20,10 @@ from typing import Any, Final
 from pydlbench.errors import UnsupportedError, UsageError, nearest, nearest_file, unknown_word
 from pydlbench.ops import grammar
 from pydlbench.ops.descriptor import POOL_MODES, looks_like_problem, parse_problem
+from pydlbench.ops.fused import NOTHING_FUSED, canonical_fusion
 from pydlbench.ops.op import Layer
 from pydlbench.ops.table import OPS
+from pydlbench.words import MIXED_TYPES
 
 _SHAPES: Final = re.compile("^[0-9][0-9x:]*")
 _MAX_CHARACTERS: Final = 1 << 24  # maximum size of a list of layers
@@ -88,7 +90,7 @@ _PRECISIONS: Final = {"f32": "fp32", "bf16": "bf16", "f16": "fp16"}
 # something else is computed.
 _KNOWN_VALUES: Final = {
     "attr-fpmath": "|strict",
-    **dict.fromkeys(("attr-post-ops", "attr-scales", "attr-zero-points", "attr-dropout"), ""),
+    "attr-dropout": "",
     **dict.fromkeys(("with-peephole", "with-projection"), "false|0"),
     "direction": "left2right|concat",
     "flags": "[GCHO]*",
@@ -103,9 +105,15 @@ _NUMBERS: Final = {
     "shuffle": ("axis", "group"),
 }
 _TYPES: Final = ("dt", "sdt", "ddt", "cfg")
+# Options with fused operations, which convolutions and products have; poolings have integers, too.
+_FUSED: Final = ("attr-scales", "attr-zero-points", "attr-post-ops")
+_WITH_FUSED: Final = ("conv", "deconv", "ip", "matmul")
+# One operation of ``--attr-scales`` or ``--attr-zero-points``; numbers do not matter to the time.
+_ATTRIBUTE: Final = re.compile(r"(src|wei|dst)(?::(common|per_oc))?(?::[0-9.]+\*?)?")
 _HONOURED: Final = (
     *_KNOWN_VALUES,
     *_TYPES,
+    *_FUSED,
     "dir",
     "prop",
     "alg",
@@ -128,6 +136,7 @@ class ListedLayer:
         layer: The layer.
         passes: Passes with their propagation that a list asks for; empty if it does not say.
         precisions: Precisions that a list asks for; empty if it does not say.
+        fusions: Fused operations that a list asks for; empty if it does not say.
         changed: Options of a list with which something else than the layer is computed; may be
             empty.
     """
@@ -135,6 +144,7 @@ class ListedLayer:
     layer: Layer
     passes: tuple[tuple[str, str], ...] = ()
     precisions: tuple[str, ...] = ()
+    fusions: tuple[str, ...] = ()
     changed: str = ""
 
 
@@ -194,8 +204,15 @@ class ListEntry:
                 (pass_, given if pass_ == "forward" else kind) for pass_, kind in passes
             )
         precisions, changed = self._precisions()
+        fusions, unknown = self._fusions()
         return [
-            ListedLayer(layer=layer, passes=tuple(passes), precisions=precisions, changed=changed)
+            ListedLayer(
+                layer=layer,
+                passes=tuple(passes),
+                precisions=precisions,
+                fusions=fusions,
+                changed=" ".join(filter(None, [changed, unknown])),
+            )
             for layer in found
         ]
 
@@ -262,20 +279,74 @@ class ListEntry:
         types = {key: self.options[key] for key in _TYPES if key in self.options}
         if "sdt" in types and self.op != "concat":
             types.setdefault("ddt", ("f32",))  # benchdnn's default
-        common = set.intersection(*map(_plain_types, types.values())) if types else set()
+        known = [_plain_types(values, self.op) for values in types.values()]
+        common = set.intersection(*known) if known else set()
         changed = [] if common or not types else list(types)
         for key, values in self.options.items():
             if not any(re.fullmatch(_KNOWN_VALUES.get(key, ".*"), value) for value in values):
                 changed.append(key)
         given = {**self.options, **types}
         text = " ".join(f"--{key}={','.join(given[key])}" for key in changed)
-        return tuple(_PRECISIONS[name] for name in _PRECISIONS if name in common), text
+        named = [_PRECISIONS[name] for name in _PRECISIONS if name in common]
+        return (*named, *(name for name in MIXED_TYPES if name in common)), text
+
+    def _fusions(self) -> tuple[tuple[str, ...], str]:
+        """Return the fused operations, and the options with operations that cannot be fused."""
+        given = {key: self.options[key] for key in _FUSED if any(self.options.get(key, ()))}
+        if not given:
+            return (), ""
+        known = [
+            [text for text in (_fused(key, value) for value in values) if text is not None]
+            for key, values in given.items()
+        ]
+        if self.op not in _WITH_FUSED or not all(known):
+            return (), " ".join(f"--{key}={','.join(values)}" for key, values in given.items())
+        combined = ("+".join(filter(None, parts)) for parts in itertools.product(*known))
+        return tuple(
+            dict.fromkeys(canonical_fusion(text or NOTHING_FUSED) for text in combined)
+        ), ""
 
 
-def _plain_types(values: Sequence[str]) -> set[str]:
-    """Return the types among values in which all tensors have the same one."""
-    matches = (re.fullmatch(r"(f32|bf16|f16)(?::\1)*", value) for value in values)
-    return {match[1] for match in matches if match}
+def _plain_types(values: Sequence[str], driver: str) -> set[str]:
+    """Return the types among values in which all tensors have the same one, and mixed ones."""
+    matches = (re.fullmatch(r"(f32|bf16|f16)(?::?\1)*", value) for value in values)
+    found = {match[1] for match in matches if match}
+    if driver in (*_WITH_FUSED, "pool"):
+        found.update(filter(None, (_mixed_types(value, driver) for value in values)))
+    return found
+
+
+def _mixed_types(value: str, driver: str) -> str | None:
+    """Return the precision with the types ``u8:s8:s32``; poolings have source and result."""
+    types = tuple(re.findall("bf16|f16|f32|s32|s8|u8", value))
+    if "".join(types) != value.replace(":", ""):
+        return None
+    if driver == "pool" and len(types) < 3:
+        types = (types[0], "s8", types[-1])
+    return next((name for name, kinds in MIXED_TYPES.items() if kinds == types), None)
+
+
+def _fused(option: str, value: str) -> str | None:
+    """Return the operations of an option of benchdnn as those of ``--fuse``; None if unknown."""
+    if option == "attr-post-ops":
+        try:
+            return canonical_fusion(value) if value else ""
+        except UsageError:
+            return None
+    suffix = "scale" if option == "attr-scales" else "zero_point"
+    tensors = {"src": "src", "wei": "weights", "dst": "dst"}
+    names = []
+    for word in value.split("+") if value else ():
+        match = _ATTRIBUTE.fullmatch(word)
+        if match is None:
+            return None
+        name = f"{tensors[match[1]]}_{suffix}"
+        policy = match[2] or "common"
+        names.append(name if name != "weights_scale" and policy == "common" else f"{name}:{policy}")
+    try:
+        return canonical_fusion("+".join(names)) if names else ""
+    except UsageError:
+        return None
 
 
 def _order(tag: str, driver: str) -> str:

@@ -128,8 +128,9 @@ def test_options_hold_until_they_are_given_again(tmp_path):
     )
     assert inner.layer == parse_problem("1x2:2x3")
     assert inner.passes == (("forward", "training"), ("backward-weights", "inference"))
-    assert (inner.precisions, inner.changed) == (("bf16",), "")
-    assert (relu.layer.name, relu.changed) == ("a b", "--attr-post-ops=relu")
+    assert (inner.precisions, inner.changed) == (("bf16", "u8s8u8"), "")
+    assert inner.fusions == ("none", "sum:0.5")
+    assert (relu.layer.name, relu.fusions, relu.changed) == ("a b", ("relu",), "")
     assert mixed.changed == "--sdt=f32 --ddt=bf16"
     assert transposed.changed == "--stag=ba"
     assert grouped.changed == "--grouped=0:2:3,5"
@@ -167,3 +168,42 @@ def test_passes_and_types_are_those_of_the_options(tmp_path, options, passes, pr
 def test_bad_lines_are_refused(tmp_path, text, reason):
     with pytest.raises(UsageError, match=reason):
         listed(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    ("options", "precisions", "fusions", "changed"),
+    [
+        ("--cfg=u8s8s32", ("u8s8s32",), (), ""),
+        ("--cfg=s8s8s32,bf16bf16bf16,bf16bf16f32", ("bf16", "int8", "bf16bf16f32"), (), ""),
+        ("--dt=u8:s8:f32", ("u8s8f32",), (), ""),
+        ("--dt=s8:s4:f32", (), (), "--dt=s8:s4:f32"),
+        (
+            "--attr-scales=src:common:2+wei:per_oc,wei:common:2 "
+            "--attr-post-ops=relu+add:f32:per_oc",
+            (),
+            (
+                "src_scale-weights_scale-relu-add:per_oc",
+                "weights_scale:common-relu-add:per_oc",
+            ),
+            "",
+        ),
+        (
+            "--attr-zero-points=src:common:1+dst:common:2",
+            (),
+            ("src_zero_point-dst_zero_point",),
+            "",
+        ),
+        ("--attr-zero-points=wei:common:1", (), (), "--attr-zero-points=wei:common:1"),
+        ("--attr-post-ops=dw:k3s1p1", (), (), "--attr-post-ops=dw:k3s1p1"),
+    ],
+)
+def test_types_and_fused_operations_of_convolutions(
+    tmp_path, options, precisions, fusions, changed
+):
+    (row,) = listed(tmp_path, f"{options} ic8ih3oc4kh1", driver="conv")
+    assert (row.precisions, row.fusions, row.changed) == (precisions, fusions, changed)
+
+
+def test_integers_of_poolings_have_the_type_of_the_source(tmp_path):
+    (row,) = listed(tmp_path, "--dt=u8 --alg=max ic8ih4kh2sh2", driver="pool")
+    assert (row.precisions, row.changed) == (("u8s8u8",), "")

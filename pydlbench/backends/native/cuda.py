@@ -147,8 +147,8 @@ class CudaBackend:
             raise UnsupportedError("--layout blocked is for CPUs; on a GPU there is: nchw, nhwc")
         if spec.cache == "weights-cold" and not spec.layer.weight_elements:
             raise UnsupportedError(f"{spec.layer.kind} has no weights to keep out of the cache")
-        if spec.fuse == "bias":
-            raise UnsupportedError("--fuse bias is for frameworks; natively there is: bias-relu")
+        if spec.fuse not in ("none", "bias-relu"):
+            raise UnsupportedError(f"--fuse {spec.fuse}: natively on a GPU there is: bias-relu")
         if spec.fuse != "none" and (
             spec.pass_ != "forward" or spec.layer.op not in ("conv", "gemm")
         ):
