@@ -93,6 +93,25 @@ AS_BUILT: Final = "as-built"
 FEEDS: Final = ("resident", "host")
 
 
+#: oneDNN's names of types.
+ONEDNN_TYPES: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "float32": "f32",
+        "bfloat16": "bf16",
+        "float16": "f16",
+        "int32": "s32",
+        "int8": "s8",
+        "uint8": "u8",
+    }
+)
+
+
+def mixed_precision(source: str, weights: str, result: str) -> str | None:
+    """Return the precision with these types, by NumPy's names; None if there is none."""
+    types = tuple(ONEDNN_TYPES.get(dtype, dtype) for dtype in (source, weights, result))
+    return next((name for name, kinds in MIXED_TYPES.items() if kinds == types), None)
+
+
 def arithmetic(precision: str) -> str:
     """Return the precision of the products, whose peak counts: ``int8`` for ``u8s8f32``."""
     return _ARITHMETIC[MIXED_TYPES[precision][0]] if precision in MIXED_TYPES else precision

@@ -26,7 +26,7 @@ from pydlbench.records.step import StepSpec
 from pydlbench.records.trace import RecordedCall, operator_of
 from pydlbench.runner.session import Session
 from pydlbench.timing.statistics import sum_known
-from pydlbench.words import CPU_PRECISIONS, FRAMEWORK_MODES, GPU_PRECISIONS, ONNX_FRAMEWORK
+from pydlbench.words import CPU_LAYER_PRECISIONS, FRAMEWORK_MODES, GPU_PRECISIONS, ONNX_FRAMEWORK
 
 #: The module of calls outside of any module.
 MODEL: Final = "(model)"
@@ -176,8 +176,8 @@ def _precision(dtypes: Sequence[str], precision: str, device: str) -> str | None
         precision: precision of the step, which the call has too if its dtype fits.
         device: the device of the call.
     """
-    allowed = CPU_PRECISIONS if device == "cpu" else GPU_PRECISIONS
-    known = _PRECISIONS.get(dtypes[0], ()) if len(dtypes) == 1 else ()
+    allowed = CPU_LAYER_PRECISIONS if device == "cpu" else GPU_PRECISIONS
+    known = _PRECISIONS.get(dtypes[0], dtypes[:1]) if len(dtypes) == 1 else ()
     own = [value for value in known if value in allowed]
     return precision if precision in own else next(iter(own), None)
 

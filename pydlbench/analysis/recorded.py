@@ -10,7 +10,7 @@ from pydlbench.grouping import group_by
 from pydlbench.records.trace import ProgramCall
 from pydlbench.steps.traced import meaning_of_call, precision_of
 from pydlbench.traces.timeline import RecordedTrace
-from pydlbench.words import TYPE_PRECISIONS
+from pydlbench.words import MIXED_TYPES, TYPE_PRECISIONS
 
 #: The largest problems, which make this share of the time, are timed one by one; others are named.
 TIMED_SHARE: Final = 0.95
@@ -67,7 +67,8 @@ def distinct_problems(recorded: RecordedTrace) -> list[StepProblem]:
 
 def in_known_type(meaning: Meaning) -> Meaning:
     """Return a meaning, without layers if there is no precision for its dtypes."""
-    if not meaning.layers or TYPE_PRECISIONS.keys() & set(meaning.dtypes):
+    known = {*TYPE_PRECISIONS, *MIXED_TYPES}
+    if not meaning.layers or known & set(meaning.dtypes):
         return meaning
     types = " and ".join(meaning.dtypes)
     return replace(meaning, layers=(), layers_missing=f"no layer computes in {types}")

@@ -33,7 +33,7 @@ from pydlbench.runner.session import Session
 from pydlbench.timing.chunk import ChunkRequest
 from pydlbench.timing.policy import LEAST_ROUNDS
 from pydlbench.timing.statistics import median, median_interval, middle_rounds, sum_known
-from pydlbench.words import CPU_PRECISIONS, TYPE_PRECISIONS
+from pydlbench.words import CPU_PEAKS, CPU_PRECISIONS, MIXED_TYPES, TYPE_PRECISIONS, arithmetic
 from pydlbench.workers.host import RemoteKernel
 
 # Maximum number of traced steps. At least LEAST_ROUNDS are traced, as many as there are processes.
@@ -419,8 +419,8 @@ def limits_of(
         refused: gets the reason if the device, or a peak, could not be probed.
     """
     meanings = {call: meaning_of_call(call) for call in calls}
-    found = dict.fromkeys(map(precision_of, meanings.values()))
-    wanted = [precision for precision in found if precision in CPU_PRECISIONS]
+    found = dict.fromkeys(arithmetic(precision_of(each)) for each in meanings.values())
+    wanted = [precision for precision in found if precision in CPU_PEAKS]
     try:
         # A probe of the memory maps several times the last cache, which takes seconds.
         most = max((moved_bytes(meaning) or 0 for meaning in meanings.values()), default=0)
@@ -443,7 +443,7 @@ def limits_of(
 
     def limit_s(call: ProgramCall) -> float | None:
         meaning = meanings[call]
-        flops, peak = executed_flops(meaning), peaks.get(precision_of(meaning))
+        flops, peak = executed_flops(meaning), peaks.get(arithmetic(precision_of(meaning)))
         moved = moved_bytes(meaning)
         if flops is None or peak is None or moved is None:
             return None
@@ -504,8 +504,9 @@ def moved_bytes(meaning: Meaning) -> int | None:
 
 
 def precision_of(meaning: Meaning) -> str:
-    """Return the precision of the compute peak that a call is compared with."""
+    """Return the precision in which a call is computed, which has a peak; also a mixed one."""
     known = (TYPE_PRECISIONS[dtype] for dtype in meaning.dtypes if dtype in TYPE_PRECISIONS)
-    # Only products and convolutions have peaks of other types, which are not measured.
-    other = meaning.dtypes[0] if meaning.dtypes and meaning.product_flops else "fp32"
-    return next(known, other)
+    own = meaning.dtypes[0] if meaning.dtypes else "fp32"
+    # Of other types, only products, convolutions and what has a layer have a peak.
+    has_peak = meaning.product_flops or (own in MIXED_TYPES and meaning.layers)
+    return next(known, own if has_peak else "fp32")

@@ -27,6 +27,7 @@ from pydlbench.errors import UnsupportedError
 from pydlbench.ops.descriptor import parse_problem
 from pydlbench.ops.op import Layer
 from pydlbench.ops.table import build_layer
+from pydlbench.words import mixed_precision
 
 if TYPE_CHECKING:
     from pydlbench.records.trace import RecordedCall
@@ -165,7 +166,8 @@ def _layer_meaning(layer: Layer, pass_: str, dtype: str, line: _Line | None = No
     elements, total = layer.operands(pass_), layer.bytes(pass_, sizes)
     writes = int(sum(elements[role] * sizes[role] for role in layer.writes(pass_)))
     flops, training = layer.flops(pass_), line is not None and line.training
-    floating = len(read) == 1 and "float" in dtype
+    mixed = _mixed(layer, logged) if pass_ == "forward" else None
+    floating = (len(read) == 1 and "float" in dtype) or mixed is not None
     trained = training and layer.entry.training is not None
     layers = (LayerPass(layer, pass_, trained),) if floating else ()
     return Meaning(
@@ -176,8 +178,17 @@ def _layer_meaning(layer: Layer, pass_: str, dtype: str, line: _Line | None = No
         product_flops=flops if layer.multiply_adds else 0,
         reads=max(0, total - writes),
         writes=min(writes, total),
-        dtypes=(dtype,),
+        dtypes=(mixed or dtype,),
     )
+
+
+def _mixed(layer: Layer, logged: Mapping[str, str]) -> str | None:
+    """Return the precision with the types of logged tensors of integers; None without one."""
+    source, weights = logged.get("src", ""), logged.get("wei", "")
+    if source not in ("int8", "uint8"):
+        return None
+    weights = "int8" if layer.entry.kind == "pool" else weights
+    return mixed_precision(source, weights, logged.get("dst", ""))
 
 
 def _bytes_of(dtype: str) -> float:

@@ -25,6 +25,7 @@ from pydlbench.calls.meaning import (
 )
 from pydlbench.errors import UnsupportedError
 from pydlbench.records.trace import RecordedCall
+from pydlbench.words import mixed_precision
 
 _PREFIX: Final = "onnx:"
 
@@ -252,6 +253,42 @@ def _pooling(call: _OnnxCall, mode: str) -> Meaning:
         count_padding=bool(padding),
         **_window(call, kernel),
     )
+
+
+def _of_integers(call: _OnnxCall, part: Meaning, weights: Value) -> Meaning:
+    """Return a meaning with the types of source, weights and result."""
+    types = (call[0].dtype, weights.dtype, call.result.dtype)
+    word = mixed_precision(*types)
+    if word is None:
+        missing = f"no layer has the types {', '.join(types)}"
+        return replace(part, layers=(), layers_missing=missing, dtypes=(call[0].dtype,))
+    return replace(part, dtypes=(word,))
+
+
+def _quantized_convolution(call: _OnnxCall) -> Meaning:
+    """Inputs of QLinearConv: source and weights with scale and zero point each; of ConvInteger."""
+    integer = call.node.operator == "ConvInteger"
+    weights = call[1] if integer else call[3]
+    bias = None if integer else call.optional(8)
+    window = _window(call, weights.shape[2:])
+    groups = call.node.get("group", 1)
+    part = windows.convolution(
+        call[0].shape, weights.shape, groups=groups, bias=bias is not None, **window
+    )
+    return _of_integers(call, part, weights)
+
+
+def _quantized_product(call: _OnnxCall) -> Meaning:
+    """Inputs: two matrices, each with scale and zero point unless the node is MatMulInteger."""
+    right = call[1] if call.node.operator == "MatMulInteger" else call[3]
+    left, columns = list(call[0].shape), list(right.shape)
+    if call.node.get("transA"):
+        left[-2:] = left[:-3:-1]
+    transposed = bool(call.node.get("transB"))
+    if transposed:
+        columns[-2:] = columns[:-3:-1]
+    part = _matmul(left, columns, transposed=transposed)
+    return _of_integers(call, part, right)
 
 
 def _global_pooling(call: _OnnxCall, mode: str) -> Meaning:
@@ -600,6 +637,8 @@ _BINARY: Final = (
     | {"And": "logical_and", "Or": "logical_or", "Xor": "logical_xor"}
 )
 _REDUCED: Final = _lower("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd")
+#: Conversions between floats and integers.
+_QUANTISATIONS: Final = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear")
 #: Operators that launch no kernel.
 _VIEWS: Final = ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Shape", "Size")
 #: Copies of parts, of repeated elements or to other types, which have no layer.
@@ -618,6 +657,8 @@ RULES: Final[Mapping[str, Callable[[_OnnxCall], Meaning | Sequence[Meaning]]]] =
     "GlobalMaxPool": lambda c: _global_pooling(c, "max"),
     "Resize": _resize,
     **dict.fromkeys(("MatMul", "FusedMatMul"), _product),
+    **dict.fromkeys(("QLinearConv", "ConvInteger"), _quantized_convolution),
+    **dict.fromkeys(("QLinearMatMul", "QGemm", "MatMulInteger"), _quantized_product),
     **dict.fromkeys(("Gemm", "FusedGemm"), _gemm),
     "Attention": _attention,
     "MultiHeadAttention": _attention_by_heads,
@@ -653,7 +694,7 @@ RULES: Final[Mapping[str, Callable[[_OnnxCall], Meaning | Sequence[Meaning]]]] =
     },
     "CumSum": _cumulative_sum,
     "ReduceLogSumExp": lambda c: _reduction(c, "logsumexp"),
-    **dict.fromkeys(_OTHER_COPIES, lambda _: moves.other_copy()),
+    **dict.fromkeys((*_OTHER_COPIES, *_QUANTISATIONS), lambda _: moves.other_copy()),
     "Transpose": _transpose,
     "Concat": lambda c: moves.concat(c.given, c.node.get("axis", 0)),
     "Gather": _gather,

@@ -127,7 +127,10 @@ TYPED = (
         (("f32", "s8", "f32"), "attr-scales:wei:0:f32", "float32", (32, 8, 32), False),
         (("bf16", "s4", "f32"), "attr-fpmath:bf16:true", "bfloat16", (16, 4, 32), False),
         (("f8_e4m3", "f8_e4m3", "f32"), "", "float8_e4m3fn", (8, 8, 32), True),
-        (("u8", "s8", "s32"), "attr-scales:src0:0:f32+wei:1:f32", "uint8", (8, 8, 32), False),
+        (("u8", "s8", "s32"), "attr-scales:src0:0:f32+wei:1:f32", "u8s8s32", (8, 8, 32), True),
+        (("s8", "s8", "s32"), "", "int8", (8, 8, 32), True),
+        (("u8", "s4", "s32"), "", "uint8", (8, 4, 32), False),
+        (("bf16", "bf16", "f32"), "", "bfloat16", (16, 16, 32), True),
     ],
 )
 def test_each_tensor_has_its_type(types, attributes, arithmetic, bits, has_layer):

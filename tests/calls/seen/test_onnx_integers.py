@@ -1,0 +1,68 @@
+"""Nodes of quantized ONNX files: their layers, with the types of source, weights and result."""
+
+import pytest
+
+from pydlbench.calls.seen.onnx import OnnxNode, Tensor, meaning_of
+from pydlbench.records.trace import RecordedCall
+
+
+def tensor(dtype, *shape):
+    return Tensor(dtype=dtype, shape=shape)
+
+
+def meaning(operator, inputs, result, **attributes):
+    node = OnnxNode(
+        operator=operator,
+        version=21,
+        inputs=inputs,
+        outputs=(result,),
+        attributes={name: (7, value) for name, value in attributes.items()},
+    )
+    return meaning_of(RecordedCall(signature=node.signature, operator=operator))
+
+
+SCALE, POINT = tensor("float32"), tensor("uint8")
+
+
+@pytest.mark.parametrize("bias", [(), (tensor("int32", 4),)])
+def test_a_convolution(bias):
+    source, weights = tensor("uint8", 2, 3, 8, 8), tensor("int8", 4, 3, 3, 3)
+    result = tensor("uint8", 2, 4, 8, 8)
+    numbers = (SCALE, POINT)
+    found = meaning(
+        "QLinearConv",
+        (source, *numbers, weights, *numbers, *numbers, *bias),
+        result,
+        pads=[1, 1, 1, 1],
+    )
+    assert found.dtypes == ("u8s8u8",)
+    assert found.layers[0].layer.problem == "mb2ic3ih8oc4oh8kh3ph1"
+    assert found.product_flops == 2 * 2 * 4 * 64 * 27
+    assert found.writes == 2 * 4 * 64
+
+
+@pytest.mark.parametrize(
+    ("operator", "right", "attributes", "result", "dtypes"),
+    [
+        ("QLinearMatMul", ("int8", 7, 6), {}, "uint8", ("u8s8u8",)),
+        ("QGemm", ("int8", 6, 7), {"transB": 1}, "float32", ("u8s8f32",)),
+        ("MatMulInteger", ("int8", 7, 6), {}, "int32", ("u8s8s32",)),
+        ("QLinearMatMul", ("uint8", 7, 6), {}, "uint8", ("uint8",)),
+    ],
+)
+def test_products(operator, right, attributes, result, dtypes):
+    between = () if operator == "MatMulInteger" else (SCALE, POINT)
+    inputs = (tensor("uint8", 5, 7), *between, tensor(*right), *between, *between)
+    found = meaning(operator, inputs, tensor(result, 5, 6), **attributes)
+    assert found.dtypes == dtypes
+    assert found.product_flops == 2 * 5 * 6 * 7
+    problems = [each.layer.problem for each in found.layers]
+    assert problems == ([] if dtypes == ("uint8",) else ["5x7:7x6"])
+    assert bool(found.layers_missing) == (not problems)
+
+
+def test_conversions_move_bytes():
+    found = meaning(
+        "QuantizeLinear", (tensor("float32", 4, 8), SCALE, POINT), tensor("uint8", 4, 8)
+    )
+    assert (found.flops, found.writes) == (0, 32)
