@@ -178,8 +178,7 @@ def test_bad_lines_are_refused(tmp_path, text, reason):
         ("--dt=u8:s8:f32", ("u8s8f32",), (), ""),
         ("--dt=s8:s4:f32", (), (), "--dt=s8:s4:f32"),
         (
-            "--attr-scales=src:common:2+wei:per_oc,wei:common:2 "
-            "--attr-post-ops=relu+add:f32:per_oc",
+            "--attr-scales=src:common:2+wei:per_oc,wei:common:2 --attr-post-ops=relu+add:per_oc",
             (),
             (
                 "src_scale-weights_scale-relu-add:per_oc",
