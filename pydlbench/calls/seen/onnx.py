@@ -245,19 +245,29 @@ def _convolution(call: _OnnxCall) -> list[Meaning]:
 def _pooling(call: _OnnxCall, mode: str) -> Meaning:
     kernel = call.node.get("kernel_shape")
     ceil, padding = call.node.get("ceil_mode", 0), call.node.get("count_include_pad", 0)
-    return windows.pooling(
-        call[0].shape,
+    part = windows.pooling(
+        _channels_first(call),
         mode=mode,
         kernel=kernel,
         ceil=bool(ceil),
         count_padding=bool(padding),
         **_window(call, kernel),
     )
+    return part if call[0].floating else _of_integers(call, part, "int8")
 
 
-def _of_integers(call: _OnnxCall, part: Meaning, weights: Value) -> Meaning:
+def _channels_first(call: _OnnxCall) -> tuple[int, ...]:
+    """Return the shape of the source as images; onnxruntime's own nodes have channels last."""
+    batch, *rest = call[0].shape
+    last = call.node.get("channels_last") or call.node.operator.startswith("Nhwc")
+    if last and call.node.get("auto_pad", "NOTSET").startswith("SAME"):
+        raise call.unknown("automatic padding of channels last")
+    return (batch, rest[-1], *rest[:-1]) if last else (batch, *rest)
+
+
+def _of_integers(call: _OnnxCall, part: Meaning, weights: str) -> Meaning:
     """Return a meaning with the types of source, weights and result."""
-    types = (call[0].dtype, weights.dtype, call.result.dtype)
+    types = (call[0].dtype, weights, call.result.dtype)
     word = mixed_precision(*types)
     if word is None:
         missing = f"no layer has the types {', '.join(types)}"
@@ -273,9 +283,9 @@ def _quantized_convolution(call: _OnnxCall) -> Meaning:
     window = _window(call, weights.shape[2:])
     groups = call.node.get("group", 1)
     part = windows.convolution(
-        call[0].shape, weights.shape, groups=groups, bias=bias is not None, **window
+        _channels_first(call), weights.shape, groups=groups, bias=bias is not None, **window
     )
-    return _of_integers(call, part, weights)
+    return _of_integers(call, part, weights.dtype)
 
 
 def _quantized_product(call: _OnnxCall) -> Meaning:
@@ -288,7 +298,7 @@ def _quantized_product(call: _OnnxCall) -> Meaning:
     if transposed:
         columns[-2:] = columns[:-3:-1]
     part = _matmul(left, columns, transposed=transposed)
-    return _of_integers(call, part, right)
+    return _of_integers(call, part, right.dtype)
 
 
 def _global_pooling(call: _OnnxCall, mode: str) -> Meaning:
@@ -651,7 +661,7 @@ _OTHER_COPIES: Final = (
 RULES: Final[Mapping[str, Callable[[_OnnxCall], Meaning | Sequence[Meaning]]]] = {
     **dict.fromkeys(_VIEWS, lambda _: moves.view()),
     **dict.fromkeys(("Conv", "ConvTranspose", "FusedConv"), _convolution),
-    "MaxPool": lambda c: _pooling(c, "max"),
+    **dict.fromkeys(("MaxPool", "NhwcMaxPool"), lambda c: _pooling(c, "max")),
     "AveragePool": lambda c: _pooling(c, "avg"),
     "GlobalAveragePool": lambda c: _global_pooling(c, "avg"),
     "GlobalMaxPool": lambda c: _global_pooling(c, "max"),

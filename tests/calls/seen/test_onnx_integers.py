@@ -41,6 +41,27 @@ def test_a_convolution(bias):
     assert found.writes == 2 * 4 * 64
 
 
+def test_channels_are_last_in_nodes_of_onnxruntime():
+    numbers = (SCALE, POINT)
+    source, weights = tensor("uint8", 2, 10, 8, 3), tensor("int8", 4, 3, 3, 3)
+    found = meaning(
+        "QLinearConv",
+        (source, *numbers, weights, *numbers, *numbers),
+        tensor("uint8", 2, 8, 6, 4),
+        channels_last=1,
+    )
+    assert found.layers[0].layer.problem == "mb2ic3ih10iw8oc4oh8ow6kh3kw3"
+    found = meaning(
+        "NhwcMaxPool",
+        (source,),
+        tensor("uint8", 2, 5, 4, 3),
+        kernel_shape=[2, 2],
+        strides=[2, 2],
+    )
+    assert found.dtypes == ("u8s8u8",)
+    assert found.layers[0].layer.problem == "mb2ic3ih10iw8oh5ow4kh2kw2sh2sw2"
+
+
 @pytest.mark.parametrize(
     ("operator", "right", "attributes", "result", "dtypes"),
     [
