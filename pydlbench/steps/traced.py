@@ -507,6 +507,6 @@ def precision_of(meaning: Meaning) -> str:
     """Return the precision in which a call is computed, which has a peak; also a mixed one."""
     known = (TYPE_PRECISIONS[dtype] for dtype in meaning.dtypes if dtype in TYPE_PRECISIONS)
     own = meaning.dtypes[0] if meaning.dtypes else "fp32"
-    # Of other types, only products, convolutions and what has a layer have a peak.
+    # Only products, convolutions and layers of other types have a peak.
     has_peak = meaning.product_flops or (own in MIXED_TYPES and meaning.layers)
     return next(known, own if has_peak else "fp32")
