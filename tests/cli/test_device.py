@@ -85,7 +85,7 @@ def test_threads_reach_the_probes():
         return record()
 
     run("--device", "cpu", "--threads", "1", probe=probe)
-    assert seen == {"device": "cpu", "threads": 1, "precisions": ("fp32", "bf16", "fp16")}
+    assert seen == {"device": "cpu", "threads": 1, "precisions": ("fp32", "bf16", "fp16", "int8")}
 
 
 def test_the_default_is_the_gpu_that_is_there(monkeypatch):
