@@ -9,6 +9,7 @@ from pydlbench.cli.options import DEVICE, JsonOutput
 from pydlbench.cli.output import Outputs
 from pydlbench.report.blocks import Block, Headline, Lines, TableBlock
 from pydlbench.units import quantity
+from pydlbench.words import arithmetic
 
 
 class BackendsOptions(JsonOutput):
@@ -116,7 +117,8 @@ def _report(entries: list[dict[str, Any]], left_out: list[dict[str, str]]) -> li
             entry["device"],
             _version(entry),
             ", ".join(entry["modes"]) or "-",
-            ", ".join(entry["precisions"]),
+            # Those with other types of sources and results have one arithmetic.
+            ", ".join(dict.fromkeys(map(arithmetic, entry["precisions"]))),
             "yes" if entry["usable"] else "no",
         ]
         for entry in entries

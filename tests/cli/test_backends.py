@@ -52,8 +52,8 @@ def test_table(start, capsys):
     rows = lines(capsys)
     assert rows[0] == ["backend", "device", "version", "modes", "precisions", "usable"]
     assert [" ".join(row) for row in rows[1:5]] == [
-        "native cpu Native 9 - fp32, bf16, fp16 yes",
-        "torch cpu Torch 9 eager, compiled, frozen fp32, bf16, fp16 yes",
+        "native cpu Native 9 - fp32, bf16, fp16, int8 yes",
+        "torch cpu Torch 9 eager, compiled, frozen fp32, bf16, fp16, int8 yes",
         "tensorflow cpu - graph, xla fp32, bf16, fp16 no",
         "cupy cuda:0 14.0 - fp32, tf32, fp16-tc no",
     ]
