@@ -403,7 +403,7 @@ def test_a_fused_bias_is_an_input_of_its_own(native, backend):
         (CONV, {"layout": "blocked"}, "blocked is for CPUs"),
         (parse_problem("lstm:t2mb1slc4dhc4"), {}, "recurrent: .*nearest: --device cpu"),
         (CONV, {"fuse": "bias-relu", "pass_": "backward-data"}, "forward pass of convolutions"),
-        (CONV, {"fuse": "bias"}, "is for frameworks; natively there is: bias-relu"),
+        (CONV, {"fuse": "bias"}, "natively on a GPU there is: bias-relu"),
         (
             build_layer("pool", batch=1, channels=1, in_size=4, kernel=2, stride=2),
             {"cache": "weights-cold"},
