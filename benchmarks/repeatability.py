@@ -9,7 +9,8 @@ A stage is one ``pydlbench layers`` over AlexNet-OWT's layers in all passes, wit
 backend. All stages are kept in one store in the folder: from the third on, if they are half an hour
 apart or more, rows have a 90 % prediction interval. The page counts in how many rows of the next
 stage the median lies within it, and, beside it, within the 95 % interval that the stage before
-printed of its own median. Run each stage alone on the machine, with the same code.
+printed of its own median. Run each stage alone on the machine, with the same code. With
+``--minutes 2`` a stage ends after two minutes, and the same command continues it.
 """
 
 from __future__ import annotations
@@ -79,6 +80,7 @@ def read() -> argparse.Namespace:
     parser.add_argument("--folder", type=Path, default=Path("repeatability"))
     parser.add_argument("--model", default="alexnet-owt")
     parser.add_argument("--batch", type=int, help="default: the model's own")
+    parser.add_argument("--minutes", metavar="N", help="end after N minutes; again: continue")
     parser.add_argument("--md", type=Path, metavar="FILE", help="write the page")
     args = parser.parse_args()
     if args.stage is None and args.md is None:
@@ -100,8 +102,10 @@ def is_done(path: Path) -> bool:
     return path.exists() and not json.loads(path.read_text(encoding="utf-8"))["interrupted"]
 
 
-def measure(folder: Path, stage: int, model: str, batch: int | None) -> int:
-    """Measure a stage, unless it is done; return the command's exit code."""
+def measure(
+    folder: Path, stage: int, model: str, batch: int | None, minutes: str | None = None
+) -> int:
+    """Measure a stage or what is left of it, unless it is done; return the command's exit code."""
     path = rows_file(folder, stage)
     if is_done(path):
         print(f"stage {stage} is done; kept as {path}")
@@ -110,6 +114,9 @@ def measure(folder: Path, stage: int, model: str, batch: int | None) -> int:
     words = ["layers", "--model", model, "--pass", "all", "--backend", "native", "--device", "cpu"]
     words += ["--batch", str(batch)] if batch else []
     words += ["--store", str(folder / "store.sqlite"), "--json", str(path)]
+    words += ["--minutes", minutes] if minutes else []
+    if path.exists():  # it was interrupted
+        words += ["--resume", json.loads(path.read_text(encoding="utf-8"))["run"]["id"]]
     return subprocess.run([sys.executable, "-m", "pydlbench", *words], check=False).returncode
 
 
@@ -253,7 +260,7 @@ def main() -> int:
     """Measure a stage, write the page; exit as ``layers`` does."""
     args = read()
     if args.stage is not None:
-        code = measure(args.folder, args.stage, args.model, args.batch)
+        code = measure(args.folder, args.stage, args.model, args.batch, args.minutes)
         if code:
             return code
     if args.md is not None:
