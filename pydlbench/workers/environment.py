@@ -1,5 +1,7 @@
 """The environment of a worker: pinned threads, allocator, and no settings that change numerics."""
 
+import contextlib
+import ctypes
 import os
 import platform
 import re
@@ -29,6 +31,17 @@ _DROPPED_PREFIXES = (
 
 #: Makes the C library's allocator keep freed pages, so that the next call reuses them.
 KEEP_PAGES = {"GLIBC_TUNABLES": f"glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold={2**62}"}
+# From <malloc.h>.
+_M_TRIM_THRESHOLD: Final = -1
+_M_MMAP_MAX: Final = -4
+
+
+def keep_pages() -> None:
+    """Do in a running process what :data:`KEEP_PAGES` does at its start."""
+    library = ctypes.CDLL(None)
+    with contextlib.suppress(AttributeError):  # another C library, which ignores the variable, too
+        library.mallopt(_M_TRIM_THRESHOLD, -1)
+        library.mallopt(_M_MMAP_MAX, 0)
 
 
 def worker_environment(inherited: Mapping[str, str], cpus: Sequence[int]) -> dict[str, str]:

@@ -42,7 +42,7 @@ from pydlbench.workers.channel import (
     is_fatal,
     raise_error,
 )
-from pydlbench.workers.environment import inherited_environment, worker_environment
+from pydlbench.workers.environment import KEEP_PAGES, inherited_environment, worker_environment
 from pydlbench.workers.stopping import guardian
 from pydlbench.workers.template import ForkedProcess, Template, template_for
 
@@ -425,10 +425,13 @@ class Worker:
         if self._python is not None or self.device != "cpu":
             return None
         modules = declaration(self.backend).preload
-        if (template := template_for(modules, self.cpus, environment)) is None:
+        # The fork itself tells the C library to keep pages.
+        late = dict(environment.items() & KEEP_PAGES.items())
+        shared = {name: value for name, value in environment.items() if name not in late}
+        if (template := template_for(modules, self.cpus, shared)) is None:
             return None
         try:
-            process = template.fork({**setup, "environment": own}, self._stderr)
+            process = template.fork({**setup, "environment": {**own, **late}}, self._stderr)
         except OSError:  # it has ended
             return None
         self._template = template

@@ -31,6 +31,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Final
 
+from pydlbench.workers.environment import KEEP_PAGES, keep_pages
+
 # From <linux/prctl.h>: children whose parent has ended become children of this process.
 _SET_CHILD_SUBREAPER: Final = 36
 _MAX_SETUP_BYTES: Final = 1 << 17
@@ -247,7 +249,10 @@ def main() -> None:
             _import_further(worker.pop("modules"))
             if _fork(descriptors):
                 break
-    os.environ.update(worker.pop("environment"))
+    environment = worker.pop("environment")
+    os.environ.update(environment)
+    if KEEP_PAGES.items() <= environment.items():
+        keep_pages()
     run(worker, ImportedModules(declaration(worker["backend"]).kept_settings).new)
 
 

@@ -3,6 +3,7 @@
 import importlib
 import importlib.machinery
 import os
+import resource
 import signal
 import sys
 import sysconfig
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from pydlbench.workers import host, template
+from pydlbench.workers.environment import KEEP_PAGES
 
 
 @pytest.fixture
@@ -99,6 +101,17 @@ def test_what_a_worker_imports_the_next_ones_have(ask, start):
         assert is_fork(worker)
         found = ask(worker, "loaded", names=["iniconfig", "iniconfig._parse"])
         assert found == ["iniconfig", "iniconfig._parse"]
+
+
+def test_forks_of_one_process_keep_pages_or_not(ask, start):
+    size = 1 << 26
+    new = start()
+    kept = start(environment=KEEP_PAGES)
+    assert is_fork(kept)
+    assert len(template._templates) == 1
+    pages = size // resource.getpagesize()
+    assert ask(kept, "faults", size=size) < pages / 100
+    assert ask(new, "faults", size=size) > pages / 600  # pages may be of two megabytes
 
 
 def test_what_a_changed_environment_may_have_changed_is_imported_anew(ask, start):
