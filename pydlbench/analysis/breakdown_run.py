@@ -308,9 +308,10 @@ def _bench(
     try:
         stages.begin("processes")
         # Each imports for seconds on one core.
-        start_together(
-            [each.worker(step.framework, step.device) for each in (session, bench.fresh[0])]
-        )
+        workers = [each.worker(step.framework, step.device) for each in (session, bench.fresh[0])]
+        if not step.on_gpu:  # this one runs the bursts between visits
+            workers.append(session.worker("native", "cpu"))
+        start_together(workers)
         yield bench
     finally:
         with releasing(bench.kernels):
