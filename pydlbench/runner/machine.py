@@ -19,11 +19,11 @@ from pydlbench.devices.gpu.facts import GpuFacts
 from pydlbench.devices.gpu.peaks import lacks
 from pydlbench.devices.gpu.record import GpuRecord
 from pydlbench.devices.probe_cache import ProbeCache, machine_key, probe_cache_path
-from pydlbench.errors import PydlbenchError, WorkerError
+from pydlbench.errors import BackendMissingError, PydlbenchError, WorkerError
 from pydlbench.records.measurement import NEAR_ROOF, KernelSpec, Measurement
 from pydlbench.runner.rows import cached_bytes, with_limits
 from pydlbench.study.table import Interference
-from pydlbench.words import arithmetic
+from pydlbench.words import GPU_FRAMEWORK, arithmetic
 from pydlbench.workers.environment import allocator_environment
 from pydlbench.workers.host import DEFAULT_TIMEOUT, Worker, early_count, start_together, take_early
 
@@ -193,6 +193,8 @@ class Devices:
         # Levels with unconfirmed bandwidths of an earlier run: nothing depends on them yet.
         self._unconfirmed: set[str] = set()
         self._unprobed: dict[str, str] = {}  # reasons, by device
+        # GPUs that only a framework could describe: they are not probed.
+        self._of_framework: set[str] = set()
         self._probed_at: dict[str, float] = {}
         self._kept: ProbeCache | None = None
 
@@ -248,6 +250,8 @@ class Devices:
             BackendMissingError: the CUDA module or a library is missing.
             UnsupportedError: there is no driver or no such GPU.
         """
+        if device in self._of_framework:
+            return self._gpus[device]
         worker = self._workers.get("native", device)
         described = worker.describe()
         self._main = device
@@ -264,6 +268,30 @@ class Devices:
             gpu_record.LEVELS if levels is None else levels,
         )
         return self._gpus[device]
+
+    def describe_gpu(self, device: str, backends: Iterable[str]) -> None:
+        """Read a GPU's facts before its rows are measured.
+
+        PyTorch describes it where the native module is missing; its rows then have no limits.
+
+        Args:
+            device: ``cuda:N``.
+            backends: backends of the rows.
+
+        Raises:
+            BackendMissingError: the CUDA module is missing, and no row is PyTorch's.
+            UnsupportedError: there is no driver or no such GPU.
+        """
+        try:
+            self.gpu(device, levels=())
+        except BackendMissingError as error:
+            if GPU_FRAMEWORK not in backends:
+                raise
+            described = self._workers.get(GPU_FRAMEWORK, device).describe()
+            facts = GpuFacts.from_driver(described["device"])
+            self._gpus[device] = gpu_record.start_record(facts, described["nvml"])
+            self._main, self._unprobed[device] = device, str(error)
+            self._of_framework.add(device)
 
     def cache_bytes(self, device: str) -> int:
         """Return the size of the last-level cache that the session's threads share.

@@ -138,7 +138,7 @@ class Session:
         """
         self.check_room(specs)
         for device in dict.fromkeys(spec.device for spec in specs if spec.on_gpu):
-            self.devices.gpu(device, levels=())
+            self.devices.describe_gpu(device, [spec.backend for spec in specs])
         wanted = first_of or self.options.repetitions
         repeated = repeated_problems(
             self._kernels,

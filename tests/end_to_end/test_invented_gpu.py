@@ -111,6 +111,18 @@ def test_a_call_that_waits_for_the_card_cannot_be_captured_and_says_so(command):
     assert "capturing" in row["reason"]
 
 
+def test_rows_of_pytorch_need_no_module(command):
+    found = command(
+        *("layers", "--shape", "relu:mb2ic3ih5", "--backend", "torch", "--repetitions", "1"),
+        planted="module",
+    )
+    (row,) = found.json["measurements"]
+    assert (row["status"], row["timing"], row["roofline"]) == ("ok", "cuda-graph", None)
+    assert any("no launch gate" in note for note in row["notes"])
+    assert any("PYDLBENCH_CUDA=1" in warning for warning in row["warnings"])
+    assert found.json["run"]["device"]["name"] == "NVIDIA H200"
+
+
 def test_a_card_without_room_costs_only_the_rows_that_need_it(command):
     shapes = "relu:mb2ic3ih5,relu:mb64ic64ih64"
     found = command(

@@ -32,6 +32,7 @@ from pydlbench.backends.host_clock import HostClock, Operator
 from pydlbench.backends.native.modules import check_single_cudnn
 from pydlbench.backends.native.nvml import Monitor
 from pydlbench.backends.torch import settings
+from pydlbench.backends.torch.events import EVENTS_NOTE, EventWork
 from pydlbench.backends.torch.layers import user_kernel
 from pydlbench.backends.torch.layers.layer_pass import variants_of
 from pydlbench.backends.torch.layers.library_kernels import library_kernels
@@ -217,6 +218,11 @@ class TorchRuntime(SampledRuntime):
         return _cuda.stream(_cuda.ExternalStream(stream, device=self._index))
 
     def graph_work(self, call: Callable[[], Any], times: int) -> DeviceWork:
+        """Return a graph of ``times`` calls as work; see :meth:`capture`."""
+        graph = self.capture(call, times)
+        return CapturedGraph(graph, self._sampler.graph_work(graph.raw_cuda_graph(), times))
+
+    def capture(self, call: Callable[[], Any], times: int) -> Any:
         """Capture ``times`` calls; each result is dropped at once, as outside of a graph.
 
         A call that cannot be captured leaves PyTorch as it was: its error passes PyTorch's own end
@@ -240,7 +246,7 @@ class TorchRuntime(SampledRuntime):
             generator.graphsafe_set_state(before)
             raise
         self.wait()
-        return CapturedGraph(graph, self._sampler.graph_work(graph.raw_cuda_graph(), times))
+        return graph
 
     def record(self) -> Any:
         """Put a new event into the stream and return it."""
@@ -261,6 +267,20 @@ class TorchRuntime(SampledRuntime):
     def wait(self) -> None:
         """Return when the device has done everything."""
         _cuda.synchronize()
+
+
+class EventRuntime(TorchRuntime):
+    """PyTorch's CUDA runtime without the native sampler: PyTorch's events are the clock."""
+
+    def call_work(self, call: Callable[[], Any], cache: str = "hot") -> DeviceWork:
+        """Return a call as work, with hot caches."""
+        assert cache == "hot", "the backend offers no other caches"
+        self.wait()
+        return EventWork(call)
+
+    def graph_work(self, call: Callable[[], Any], times: int) -> DeviceWork:
+        """Return a graph of several calls as work."""
+        return EventWork(self.capture(call, times).replay, times)
 
 
 # Number of repetitions for the launch times of a row, by each clock.
@@ -291,11 +311,11 @@ class TorchCudaBackend(TorchBackend):
         torch.cuda.set_device(index)
         super().__init__(f"cuda:{index}", cpus)
         self.runtime: StepRuntime = TorchRuntime(index)
+        try:
+            sampler_module()
+        except UnsupportedError:  # rows are timed without it, and say so
+            self.runtime, self.caches = EventRuntime(index), ("hot",)
         self.watcher: Monitor = Monitor(f"GPU-{torch.cuda.get_device_properties(index).uuid}")
-
-    def check_clock(self) -> None:
-        """Check that the native sampler is available."""
-        sampler_module()
 
     def describe(self) -> dict[str, Any]:
         """Return the description of the CPU's backend with CUDA, cuDNN and the GPU."""
@@ -311,6 +331,8 @@ class TorchCudaBackend(TorchBackend):
                 "capability": f"{properties.major}.{properties.minor}",
                 "multiprocessors": properties.multi_processor_count,
                 "memory_bytes": properties.total_memory,
+                "l2_bytes": properties.L2_cache_size,
+                "uuid": f"GPU-{properties.uuid}",
             },
             "nvml": self.watcher.snapshot(),
         }
@@ -342,7 +364,8 @@ class TorchCudaBackend(TorchBackend):
         kernels = clock.kernels()
         names = " + ".join(dict.fromkeys(kernel_name(kernel) for kernel in kernels))
         algorithm = f"{facts.algorithm} ({names})" if names else facts.algorithm
-        facts = rename_algorithm(facts, algorithm, notes=[*facts.notes, *_remarks(spec)])
+        lacks = [EVENTS_NOTE] if isinstance(self.runtime, EventRuntime) else []
+        facts = rename_algorithm(facts, algorithm, notes=[*facts.notes, *_remarks(spec), *lacks])
         return dataclasses.replace(
             facts,
             timing=clock.timing,

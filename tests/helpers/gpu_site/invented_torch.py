@@ -50,6 +50,7 @@ class InventedTorch:
             minor=0,
             multi_processor_count=FACTS["multiprocessors"],
             total_memory=FACTS["memory_bytes"],
+            L2_cache_size=FACTS["l2_bytes"],
         )
         torch.version.cuda = "13.0"
         cuda.is_available = lambda: True
@@ -71,6 +72,7 @@ class InventedTorch:
         cuda.memory_allocated = cuda.max_memory_allocated = lambda _=None: 1 << 20
         cuda.memory_reserved = cuda.max_memory_reserved = lambda _=None: 1 << 21
         cuda.reset_peak_memory_stats = lambda _=None: None
+        cuda.default_generators = InventedGenerators()
         cuda.manual_seed = cuda.manual_seed_all = lambda _: None
         torch.Tensor.pin_memory = lambda tensor, *_: tensor
         torch.device = self._device_type()
@@ -284,6 +286,19 @@ class DeviceEvent:
 
     def start_thread_id(self):
         return -1
+
+
+class InventedGenerators:
+    """The card's generators of random numbers, which a failed capture leaves unusable."""
+
+    def __getitem__(self, index):
+        return self
+
+    def clone_state(self):
+        return self
+
+    def graphsafe_set_state(self, state):
+        """Restore the state before the capture: calls draw from the CPU's generator."""
 
 
 class InventedStream:

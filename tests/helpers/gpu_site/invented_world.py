@@ -9,6 +9,7 @@ peak, and a constant time more. ``INVENTED_GPU`` names planted failures, separat
 - ``wrong=WORD``: plans whose name contains the word compute wrong results.
 - ``kill=WORD``: a process ends at the first such kernel, by SIGKILL.
 - ``lost=WORD``: the device is lost at the first such kernel.
+- ``module``: there is no ``pydlbench._cuda``.
 - ``profiler``: the profiler has no kernels of the device.
 """
 

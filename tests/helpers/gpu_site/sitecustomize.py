@@ -6,6 +6,7 @@ is then :mod:`invented_native`, and PyTorch gets :mod:`invented_torch` when it i
 
 import importlib.abc
 import importlib.util
+import os
 import sys
 from pathlib import Path
 
@@ -16,7 +17,7 @@ class InventedFinder(importlib.abc.MetaPathFinder):
     """Finds the invented native module, and completes PyTorch after its import."""
 
     def find_spec(self, name, _path=None, _target=None):
-        if name == "pydlbench._cuda":
+        if name == "pydlbench._cuda" and "module" not in os.environ.get("INVENTED_GPU", ""):
             return importlib.util.spec_from_file_location(name, _FOLDER / "invented_native.py")
         if name != "torch":
             return None
