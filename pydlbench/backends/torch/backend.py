@@ -303,7 +303,7 @@ class TorchCudaBackend(TorchBackend):
     """
 
     effort = autotune.GPU_EFFORT
-    caches = CACHES_OF_SAMPLER
+    caches: tuple[str, ...] = CACHES_OF_SAMPLER
 
     def __init__(self, device: str, cpus: Sequence[int]) -> None:
         index = int(device.partition(":")[2] or 0)

@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-#: What a row lacks that was timed by PyTorch itself.
+#: Properties that are missing in a row that PyTorch itself timed.
 EVENTS_NOTE: Final = (
     "timed by PyTorch's own events and graphs: there is no launch gate, no limit, no "
     "clock of each sample, and no name of a kernel"
