@@ -10,14 +10,16 @@ import contextlib
 import gc
 import os
 import resource
+import sys
 import time
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 import msgspec
 
 from pydlbench.devices.cpu.facts import read_text
+from pydlbench.errors import RefusedKernelError
 from pydlbench.timing.chunk import Chunk, ChunkRequest, GpuReadings
 from pydlbench.timing.guards import gpu_disturbance
 
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 
 # Bound before the code of users is imported, which may replace it in the module.
 _NOW = time.perf_counter
+_PROFILE, _TRACE = sys.setprofile, sys.settrace
+T = TypeVar("T")
 _TASKS = Path("/proc/self/task")
 _STAT = Path("/proc/stat")
 # Columns of a CPU's line in /proc/stat: user, nice, system, irq, softirq; steal.
@@ -38,6 +42,29 @@ def page_faults() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
+_sealed: list[tuple[type, str, Any, Any]] = []
+
+
+def sealed(owner: type[T]) -> type[T]:
+    """Register the methods of a class, which a user's code must not replace."""
+    for name, method in vars(owner).items():
+        if hasattr(method, "__code__"):
+            _sealed.append((owner, name, method, method.__code__))
+    return owner
+
+
+def check_sealed() -> None:
+    """Refuse code that has replaced a method by which it is timed or verified.
+
+    Raises:
+        RefusedKernelError: names the method.
+    """
+    for owner, name, method, code in _sealed:
+        if vars(owner)[name] is not method or method.__code__ is not code:
+            raise RefusedKernelError(f"its code replaces {owner.__name__}.{name}, which judges it")
+
+
+@sealed
 class HostCounters:
     """Context that reads the system's counters around the samples of a chunk.
 
@@ -192,6 +219,7 @@ def take_watched(
     )
 
 
+@sealed
 class HostClock:
     """Times an operator with the host's monotonic clock, and reads counters around each chunk.
 
@@ -243,6 +271,9 @@ class HostClock:
                 for _ in inner:
                     call()
                 wait()
+                # A function that a user's code has installed would run after the clock.
+                _PROFILE(None)
+                _TRACE(None)
                 end = now()
                 if around is not None:
                     around[1](number)

@@ -95,6 +95,49 @@ def relu_numba(src, dst):
     scratch["numba"](src.view(-1).numpy(), dst.view(-1).numpy())
 
 
+def relu_numba_parallel(src, dst):
+    if "parallel" not in scratch:
+        import numba
+
+        @numba.njit(parallel=True)
+        def run(src, dst):
+            for index in numba.prange(src.size):
+                dst[index] = max(src[index], np.float32(0))
+
+        scratch["parallel"] = run
+    scratch["parallel"](src.view(-1).numpy(), dst.view(-1).numpy())
+
+
+class Clamp(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, src):
+        ctx.save_for_backward(src)
+        return src.clamp_min(0)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * (ctx.saved_tensors[0] > 0)
+
+
+def relu_autograd_function(src, dst):
+    dst.copy_(Clamp.apply(src))
+
+
+def relu_of_a_generator_of_modules(src, dst):
+    for layer in (module for module in (torch.nn.Identity(), torch.nn.ReLU())):
+        src = layer(src)
+    dst.copy_(src)
+
+
+def relu_other_number_of_threads(src, dst):
+    torch.set_num_threads(1)
+    relu_out(src, dst)
+
+
+def relu_strided(src, dst):
+    dst.transpose(-1, -2).copy_(src.transpose(-1, -2).clamp_min(0))
+
+
 def product(src, weights, dst):
     torch.matmul(src, weights, out=dst)
 

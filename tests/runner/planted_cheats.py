@@ -1,12 +1,18 @@
 """Kernels that are fast only while nobody looks; each must be refused. Named by what they do."""
 
 # ruff: noqa: ARG001, PLW0603 - each takes the tensors of its layer
+import atexit
 import gc
 import os
+import random
+import signal
 import sys
+import tempfile
 import threading
 import time
+from pathlib import Path
 
+import numpy as np
 import torch
 
 count = 0
@@ -179,6 +185,77 @@ def from_the_shared_memory(src, dst):
     kept["last"] = key
 
 
+def after_the_clock(src, dst):
+    """Compute when the result is copied, which a profile function notices."""
+
+    def hook(frame, event, _):
+        if event == "call" and frame.f_code.co_name == "_save":
+            sys.setprofile(None)
+            relu(src, dst)
+
+    sys.setprofile(hook)
+
+
+def after_the_clock_by_a_trace(src, dst):
+    def hook(frame, event, _):
+        if frame.f_code.co_name == "_save":
+            sys.settrace(None)
+            relu(src, dst)
+
+    sys.settrace(hook)
+
+
+def of_an_earlier_process(src, dst):
+    path = Path(tempfile.gettempdir()) / f"{os.getppid()}-{'x'.join(map(str, src.shape))}.pt"
+    if not path.exists():
+        torch.save(src.clamp_min(0), path)
+    dst.copy_(torch.load(path))
+
+
+def in_a_child(src, dst):
+    child = os.fork()
+    if not child:
+        relu(src, dst)  # memory of its own
+        os._exit(0)
+    os.waitpid(child, 0)
+
+
+def when_python_ends(src, dst):
+    if not kept:
+        kept["ends"] = atexit.register(relu, src, dst)
+
+
+def when_garbage_is_collected(src, dst):
+    if "collected" not in kept:
+        kept["collected"] = True
+        gc.callbacks.append(lambda *_: relu(*kept["operands"]))
+    kept["operands"] = src, dst
+
+
+def by_a_signal(src, dst):
+    signal.signal(signal.SIGALRM, lambda *_: relu(src, dst))
+    signal.setitimer(signal.ITIMER_REAL, 0.002)
+
+
+def rows_that_a_seed_draws(src, dst):
+    """Take the generators' seeds to be those of the judge, and compute what it would look at."""
+    for seed in (random.seed, np.random.seed, torch.manual_seed):
+        seed(0)
+    rows = torch.randint(len(src), (1,))
+    dst[rows] = src[rows].clamp_min(0)
+
+
+def another_storage_by_set(src, dst):
+    if torch.isnan(dst.view(-1)[0]):
+        relu(src, dst)
+    else:
+        dst.set_(src.clamp_min(0))
+
+
+def the_input_as_output(src, dst):
+    dst.set_(src.clamp_(min=0))
+
+
 def zero(src, dst):
     dst.zero_()
 
@@ -189,6 +266,18 @@ def in_half_precision(src, weights, dst):
 
 def in_bfloat16_products(src, weights, dst):
     dst.copy_(src.bfloat16() @ weights.bfloat16())
+
+
+def in_autocast(src, weights, dst):
+    with torch.autocast("cpu", torch.bfloat16):
+        dst.copy_(src @ weights)
+
+
+def kept_by_a_rounded_mean(src, weights, dst):
+    key = round(float(src.mean()), 1)
+    if key not in kept:
+        kept[key] = src @ weights
+    dst.copy_(kept[key])
 
 
 def winograd(src, weights, dst):

@@ -59,12 +59,15 @@ CHEATS = {
         "on_a_thread_unless_verified result_of_the_call_before changes_the_input_to_zero "
         "makes_the_input_easy changes_the_input_after_its_result only_where_garbage_is_collected "
         "only_where_the_caller_verifies only_after_a_pause another_storage lazy_class zero "
-        "from_the_shared_memory"
+        "from_the_shared_memory after_the_clock after_the_clock_by_a_trace of_an_earlier_process "
+        "in_a_child when_python_ends when_garbage_is_collected by_a_signal "
+        "rows_that_a_seed_draws another_storage_by_set the_input_as_output"
     ),
     LARGE: "all_but_an_element kept_by_value random_rows result_of_the_call_before kept_by_shape",
     PRODUCT: (
         "in_half_precision in_bfloat16_products winograd without_some_terms "
-        "without_small_weights kept_products kept_weights"
+        "without_small_weights kept_products kept_weights in_autocast "
+        "kept_by_a_rounded_mean"
     ),
     SOFTMAX: "mean_of_some_rows",
 }
@@ -105,6 +108,8 @@ def test_threads_on_other_cpus_are_refused():
         ("reference", False),
         ("torch_function", False),
         ("memmove", False),
+        ("copies_late", False),
+        ("allclose", False),
         ("seed", False),
     ],
 )
@@ -125,7 +130,9 @@ HONEST = {
     "forward": (
         "relu_out relu_copied relu_in_place_on_the_output relu_numpy relu_chunked relu_backwards "
         "relu_own_threads relu_pool relu_scratch relu_channels_last relu_in_double "
-        "relu_kept_by_all_values relu_by_words relu_numba product product_numpy "
+        "relu_kept_by_all_values relu_by_words relu_numba relu_numba_parallel "
+        "relu_autograd_function relu_of_a_generator_of_modules relu_other_number_of_threads "
+        "relu_strided product product_numpy "
         "product_transposed product_in_blocks product_einsum product_in_double conv "
         "conv_channels_last conv_unfolded softmax maximum"
     ),

@@ -1,11 +1,18 @@
 """Models of one function; the honest one, and others that are fast only while nobody looks."""
 
 # ruff: noqa: PLW0603 - they count calls
+import os
+import sys
+import tempfile
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import torch
 from torch import nn
+
+from pydlbench.backends.steps.timed_results import TimedResults
 
 kept = {}
 calls = 0
@@ -94,6 +101,101 @@ class Lazy(torch.Tensor):
 class LazyResult(Honest):
     def forward(self, x):
         return Lazy(lambda: super(LazyResult, self).forward(x).detach(), (len(x), 8))
+
+
+class AfterTheClock(Honest):
+    """Computes when the judge copies the result, which a profile function notices."""
+
+    def forward(self, x):
+        global calls
+        calls += 1
+        if calls <= 2:
+            return super().forward(x)
+        out = x.new_zeros(len(x), 8)
+
+        def hook(frame, event, _):
+            if event == "call" and frame.f_code.co_name == "_save":
+                sys.setprofile(None)
+                out.copy_(super(AfterTheClock, self).forward(x).detach())
+
+        sys.setprofile(hook)
+        return out
+
+
+class OnDisk(Honest):
+    """Takes the result of an earlier process of the same judge."""
+
+    def forward(self, x):
+        path = Path(tempfile.gettempdir()) / f"planted-{os.getpid()}.pt"
+        if not path.exists():
+            torch.save(super().forward(x).detach(), path)
+        return torch.load(path)
+
+
+class InAutocast(Honest):
+    def forward(self, x):
+        with torch.autocast("cpu", torch.bfloat16):
+            return super().forward(x).float()
+
+
+class WhilePrepared(Honest):
+    """Computes only for callers that compare or save."""
+
+    def forward(self, x):
+        frame, names = sys._getframe(), set()
+        while frame is not None:
+            names.add(frame.f_code.co_name)
+            frame = frame.f_back
+        seen = names & {"serve_step", "agree_steps", "replay"}
+        return super().forward(x) if seen else x.new_zeros(len(x), 8)
+
+
+class InAChild(Honest):
+    def forward(self, x):
+        global calls
+        calls += 1
+        if calls <= 2:
+            return super().forward(x)
+        out = x.new_zeros(len(x), 8)
+        child = os.fork()
+        if not child:
+            out.copy_(super().forward(x).detach())  # memory of its own
+            os._exit(0)
+        os.waitpid(child, 0)
+        return out
+
+
+class ReplacesTheJudge(Honest):
+    def forward(self, x):
+        TimedResults._save = lambda *_: None
+        return super().forward(x)
+
+
+class CustomFunction(Honest):
+    """Honest: a gradient of its own, and modules that a generator yields."""
+
+    class Relu(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x.clamp_min(0)
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient * (ctx.saved_tensors[0] > 0)
+
+    def forward(self, x):
+        for module in (each for each in (self.fc, self.Relu.apply)):
+            x = module(x)
+        return x
+
+
+class OwnThreads(Honest):
+    """Honest: rows on threads that are joined."""
+
+    def forward(self, x):
+        with ThreadPoolExecutor(2) as pool:
+            return torch.cat(list(pool.map(self.fc, x.chunk(2)))).relu()
 
 
 class ReplacesTheClock(Honest):

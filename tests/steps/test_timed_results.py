@@ -10,6 +10,8 @@ import pytest
 pytest.importorskip("torch")
 
 from pydlbench.backends.steps.serving import serve_step
+from pydlbench.backends.steps.timed_results import TimedResults
+from pydlbench.errors import RefusedKernelError
 from pydlbench.records.step import StepPreparation, StepSpec
 from pydlbench.records.user_model import UserModelSpec
 from pydlbench.steps import agreement
@@ -48,7 +50,7 @@ def judged(backend_of, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("phase", ["forward", "training"])
-@pytest.mark.parametrize("kind", ["Honest", "InPlace"])
+@pytest.mark.parametrize("kind", ["Honest", "InPlace", "CustomFunction"])
 def test_an_honest_model_is_accepted(judged, kind, phase):
     found, seconds = judged(kind, phase)
     assert (found.timed, found.refused, found.differs) == (2, (), False)
@@ -64,6 +66,10 @@ def test_an_honest_model_is_accepted(judged, kind, phase):
         ("PartOfTheBatch", "output 1 is wrong"),
         ("OnAThread", "output 1 is wrong"),
         ("LazyResult", "output 1 is wrong"),
+        ("AfterTheClock", "output 1 is wrong"),
+        ("OnDisk", "output 1 is wrong"),
+        ("WhilePrepared", "output 1 is wrong"),
+        ("InAChild", "output 1 is wrong"),
         ("ChangesItsInput", "changes input 1"),
     ],
 )
@@ -72,6 +78,22 @@ def test_a_cheat_is_refused(judged, kind, words):
     (only,) = found.refused
     assert only.startswith("B is not ranked")
     assert words in only
+
+
+def test_threads_that_are_joined_are_accepted(judged):
+    found, _ = judged("OwnThreads")
+    assert (found.timed, found.refused, found.differs) == (2, (), False)
+
+
+def test_a_lower_precision_is_told(judged):
+    found, _ = judged("InAutocast")
+    assert found.differs
+
+
+def test_a_model_that_replaces_what_judges_it_has_no_time(judged, monkeypatch):
+    monkeypatch.setattr(TimedResults, "_save", TimedResults._save)
+    with pytest.raises(RefusedKernelError, match=r"TimedResults\._save"):
+        judged("ReplacesTheJudge")
 
 
 @pytest.mark.parametrize("phase", ["forward", "training"])

@@ -13,6 +13,7 @@ import msgspec
 from pydlbench.backends.base import Preparation
 from pydlbench.backends.frameworks.backend import FrameworkKernel
 from pydlbench.backends.frameworks.device_clock import DeviceClock
+from pydlbench.backends.host_clock import check_sealed, sealed
 from pydlbench.records.measurement import KernelSpec
 from pydlbench.timing.chunk import Chunk, ChunkRequest, merged
 from pydlbench.verification.shared import SharedOperands, roles_of_kernel
@@ -34,6 +35,7 @@ def memory_transfer(address: int) -> Transfer:
     return move
 
 
+@sealed
 class SharedKernel:
     """A user's kernel whose samples have operands of their own.
 
@@ -74,6 +76,7 @@ class SharedKernel:
 
         The inputs of a sample are there only after the executions that warm it up.
         """
+        check_sealed()
         if request.untimed:
             return self._time(request)
         if not isinstance(self._clock, DeviceClock):

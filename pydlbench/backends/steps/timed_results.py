@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from pydlbench.backends.host_clock import check_sealed, sealed
 from pydlbench.backends.steps.inputs import save_results, saved_results
 from pydlbench.backends.steps.user_model import UserModel
 
@@ -24,6 +25,7 @@ BUFFER: Final = "buffer"
 _RANDOM: Final = random.SystemRandom()
 
 
+@sealed
 class TimedResults:
     """The results of a user model's timed steps.
 
@@ -53,6 +55,7 @@ class TimedResults:
 
     def before(self, _: int) -> None:
         """Change the inputs before a sample."""
+        check_sealed()
         self._change(_RANDOM.randrange(1 << 30))
 
     def after(self, _: int) -> None:
