@@ -825,7 +825,8 @@ def _activation(call: AtenCall) -> Meaning:
     name, _, backward = call.operator.removeprefix("_foreach_").partition("_")
     op = "relu" if name == "threshold" else _ACTIVATIONS[name]
     if op == "hardtanh":
-        low, high = call.numbers or (-1.0, 1.0)
+        limits = dict(enumerate(call.numbers))
+        low, high = limits.get(0, -1.0), limits.get(1, 1.0)
         return elementwise.hard_tanh(
             call.values[-1], low, high, pass_="backward-data" if backward else "forward"
         )
