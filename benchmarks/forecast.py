@@ -39,7 +39,7 @@ from pydlbench.devices.cpu.facts import read_cpu_facts
 from pydlbench.errors import PydlbenchError
 from pydlbench.grouping import group_by
 from pydlbench.models import build_model
-from pydlbench.records.forecast import ForecastRecord
+from pydlbench.records.estimate import ForecastRecord
 from pydlbench.records.step import StepPreparation, StepRecord, StepSpec
 from pydlbench.report.text import markdown_table
 from pydlbench.runner.options import RunnerOptions

@@ -35,7 +35,7 @@ from journal import Journal
 
 from pydlbench.analysis import breakdown_run
 from pydlbench.analysis.forecast import forecast_step
-from pydlbench.analysis.operators import listed
+from pydlbench.analysis.mapped import listed
 from pydlbench.analysis.rows import batches, now_utc
 from pydlbench.backends.steps import requests
 from pydlbench.calls.seen import meaning_of

@@ -20,8 +20,7 @@ from pydlbench.models.user_model import is_user_model
 from pydlbench.records.breakdown import BreakdownRecord
 from pydlbench.records.comparison import CompareDocument
 from pydlbench.records.diagnosis import Diagnosis
-from pydlbench.records.estimate import StepEstimate
-from pydlbench.records.forecast import ForecastRecord
+from pydlbench.records.estimate import ForecastRecord, StepEstimate
 from pydlbench.records.step import StepRecord, StepSpec
 from pydlbench.runner.execute import execute
 from pydlbench.runner.tasks import Task

@@ -54,9 +54,8 @@ from pydlbench.analysis.experiments import (
     returned_memory,
     wakeups,
 )
-from pydlbench.analysis.mapped import MappedCall, map_calls
+from pydlbench.analysis.mapped import MappedCall, kind_of, listed, map_calls
 from pydlbench.analysis.native_layers import NativeLayers
-from pydlbench.analysis.operators import kind_of, listed
 from pydlbench.analysis.subjects import ReadyCalls, TracedStep
 from pydlbench.backends import capabilities
 from pydlbench.backends.base import KernelFacts
@@ -64,7 +63,7 @@ from pydlbench.backends.steps import requests
 from pydlbench.backends.steps.device import DeviceOperators
 from pydlbench.errors import PydlbenchError, UnsupportedError, UsageError, WorkerError
 from pydlbench.records.breakdown import BreakdownRecord
-from pydlbench.records.forecast import ForecastRecord
+from pydlbench.records.estimate import ForecastRecord
 from pydlbench.records.measurement import KernelSpec, Measurement
 from pydlbench.records.step import StepFacts, StepPreparation, StepSpec
 from pydlbench.records.trace import OperatorsFacts, TraceFacts, Tracing, program_hash

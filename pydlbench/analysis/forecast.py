@@ -24,12 +24,12 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from pydlbench.analysis.operators import kind_of, listed
+from pydlbench.analysis.mapped import kind_of, listed
 from pydlbench.analysis.pipeline import enqueued, period
 from pydlbench.analysis.rows import FAULT, Rows, measure_rows, now_utc, stored_rows
 from pydlbench.errors import UnsupportedError
 from pydlbench.grouping import group_by, sum_by
-from pydlbench.records.forecast import (
+from pydlbench.records.estimate import (
     ForecastRecord,
     ForecastTerm,
     OperatorTime,

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from pydlbench.backends.steps import requests
 from pydlbench.calls.meaning import Meaning
 from pydlbench.devices.gpu.cards import KnownCard, card_named
-from pydlbench.records.forecast import OperatorTime, Place
+from pydlbench.records.estimate import OperatorTime, Place
 from pydlbench.records.step import StepSpec
 from pydlbench.records.trace import OperatorsFacts, RecordedCall
 from pydlbench.runner.session import Session

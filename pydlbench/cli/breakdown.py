@@ -25,7 +25,7 @@ from pydlbench.timing.policy import LEAST_ROUNDS, STEP_BUDGET_S
 
 if TYPE_CHECKING:
     from pydlbench.models.graph import Model
-    from pydlbench.records.forecast import ForecastRecord
+    from pydlbench.records.estimate import ForecastRecord
     from pydlbench.records.run import RunRecord
     from pydlbench.records.step import StepSpec
     from pydlbench.runner.execute import Results

@@ -273,8 +273,7 @@ class EstimateTask(ModelTask):
     def _plan(self, session: Any) -> EstimatePlan:
         """Return the kernels of the step; the calls of a user model are recorded."""
         from pydlbench.analysis.estimate import plan_step
-        from pydlbench.analysis.mapped import recorded_plan
-        from pydlbench.analysis.operators import listed
+        from pydlbench.analysis.mapped import listed, recorded_plan
 
         step, cache_bytes = self.step, session.cache_bytes(self.step.device)
         if self.model is not None:

@@ -55,7 +55,7 @@ def run(args: ForecastOptions, session_factory: Callable[..., Any] | None = None
         UsageError: bad input; nothing was measured and nothing written.
     """
     from pydlbench.cli.measuring import answer
-    from pydlbench.report.forecast import forecast_report
+    from pydlbench.report.estimate import forecast_report
 
     def report(record: RunRecord, results: Results) -> list[Block]:
         documents = [outcome.document for outcome in results.outcomes]
@@ -141,7 +141,7 @@ class ForecastTask(ModelTask):
 
 def stored_report(stored: Loaded) -> list[Block]:
     """Return the report of a stored run."""
-    from pydlbench.report.forecast import forecast_report
+    from pydlbench.report.estimate import forecast_report
 
     return forecast_report(stored.record, [entry.document for entry in stored.table("forecast")])
 

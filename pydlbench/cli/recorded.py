@@ -18,7 +18,7 @@ from pydlbench.errors import UsageError
 from pydlbench.records.ledger import StepLedger
 from pydlbench.records.measurement import Measurement
 from pydlbench.records.trace import ProgramCall
-from pydlbench.report.exports.tritonbench import write_calls
+from pydlbench.report.exports import write_calls
 from pydlbench.steps.traced import meaning_of_call, precision_of
 from pydlbench.traces.files import is_recorded, read
 from pydlbench.traces.timeline import RecordedTrace

@@ -19,8 +19,7 @@ from pydlbench.analysis.estimate import (
     plan_step,
     range_of,
 )
-from pydlbench.analysis.mapped import MappedCall, kernels_of, map_step
-from pydlbench.analysis.operators import kind_of
+from pydlbench.analysis.mapped import MappedCall, kernels_of, kind_of, map_step
 from pydlbench.backends import capabilities
 from pydlbench.errors import PrimitiveError, PydlbenchError, UnsupportedError, UsageError
 from pydlbench.grouping import group_by, sum_by
@@ -161,7 +160,7 @@ class Observations:
         """Return the breakdown's calls of one kind that ran alone; none without a breakdown.
 
         Args:
-            kind: see :func:`pydlbench.analysis.operators.kind_of`; None means layers and
+            kind: see :func:`pydlbench.analysis.mapped.kind_of`; None means layers and
                 pointwise calls.
         """
         every = () if self.breakdown is None else self.breakdown.calls
@@ -174,7 +173,7 @@ class Observations:
         """Return the time of one kind's calls in a step, and how it was measured.
 
         Args:
-            kind: see :func:`pydlbench.analysis.operators.kind_of`.
+            kind: see :func:`pydlbench.analysis.mapped.kind_of`.
             native_s: the native time, which is returned if there is no breakdown.
         """
         if not (calls := self.calls(kind)):
@@ -360,7 +359,7 @@ class _Alike:
 
 
 def kind_of_calls(calls: BrokenDownCall) -> str:
-    """Return the kind of calls; see :func:`pydlbench.analysis.operators.kind_of`."""
+    """Return the kind of calls; see :func:`pydlbench.analysis.mapped.kind_of`."""
     return kind_of(
         RecordedCall(
             signature=(*calls.signatures, "")[0],

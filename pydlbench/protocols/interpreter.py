@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from pydlbench.backends.steps.inputs import Batch
+    from pydlbench.backends.steps.definition import Batch
 
 #: Images per epoch, by data set.
 _EPOCH: Final = {"imagenet": 1_281_167, "cifar10": 50_000}
@@ -372,6 +372,6 @@ class _Training:
 
 
 def _cut(split: Split, begin: int, end: int) -> Batch:
-    from pydlbench.backends.steps.inputs import Batch
+    from pydlbench.backends.steps.definition import Batch
 
     return Batch(split.images[begin:end], split.labels[begin:end])

@@ -18,9 +18,8 @@ from pydlbench.records.agreement import Agreement
 from pydlbench.records.breakdown import BreakdownRecord
 from pydlbench.records.comparison import CompareDocument
 from pydlbench.records.diagnosis import Diagnosis
-from pydlbench.records.estimate import StepEstimate
+from pydlbench.records.estimate import ForecastRecord, StepEstimate
 from pydlbench.records.fleet import FleetComparison, FleetVerdict
-from pydlbench.records.forecast import ForecastRecord
 from pydlbench.records.ledger import CollectiveSkew, LedgerDifference, RankStep, StepLedger
 from pydlbench.records.measurement import Framework, Measurement, Phase, Precision, Status
 from pydlbench.records.published import ProtocolNumber, ProtocolOptions, PublishedDocument

@@ -6,8 +6,7 @@ from typing import Any, Final
 from pydlbench.records.breakdown import BreakdownRecord
 from pydlbench.records.comparison import CompareDocument
 from pydlbench.records.diagnosis import Diagnosis
-from pydlbench.records.estimate import StepEstimate
-from pydlbench.records.forecast import ForecastRecord
+from pydlbench.records.estimate import ForecastRecord, StepEstimate
 from pydlbench.records.measurement import DevicePeaks, Measurement
 from pydlbench.records.record import Record, columns_of
 from pydlbench.records.run import RunRecord
@@ -15,8 +14,7 @@ from pydlbench.records.step import StepRecord
 from pydlbench.report.blocks import Block, Facts, TableBlock
 from pydlbench.report.breakdown import breakdown_report
 from pydlbench.report.diagnose import diagnosis_report
-from pydlbench.report.estimate import estimate_report
-from pydlbench.report.forecast import forecast_report
+from pydlbench.report.estimate import estimate_report, forecast_report
 from pydlbench.report.html import fragment
 from pydlbench.report.layers import layers_report
 from pydlbench.report.step import steps_report

@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from pydlbench.backends.steps.inputs import (
+from pydlbench.backends.steps.definition import (
     INPUTS,
     VALUES,
     WEIGHTS,
@@ -134,8 +134,8 @@ def agree_steps(steps: Sequence[StepSpec], session: Session, root: Path) -> Step
     """Run two steps once each, with the same weights and inputs, and compare their results.
 
     The second one takes the weights of the first that correspond
-    (:func:`~pydlbench.backends.steps.inputs.matching_tensors`), and its inputs. Each has a process
-    of its own: two versions of a user's code have modules of the same names.
+    (:func:`~pydlbench.backends.steps.definition.matching_tensors`), and its inputs. Each has a
+    process of its own: two versions of a user's code have modules of the same names.
 
     Args:
         steps: A and B.

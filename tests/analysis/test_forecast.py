@@ -22,13 +22,13 @@ from pydlbench.analysis.forecast import (
 )
 from pydlbench.analysis.rows import FAULT, Rows, batches, stored_rows
 from pydlbench.records.breakdown import Level
-from pydlbench.records.forecast import ForecastRecord, OperatorTime, Place, StepFaults
+from pydlbench.records.estimate import ForecastRecord, OperatorTime, Place, StepFaults
 from pydlbench.records.run import RunRecord
 from pydlbench.records.step import StepSpec
 from pydlbench.records.trace import OperatorsFacts, RecordedCall
 from pydlbench.records.user_model import UserModelSpec
 from pydlbench.report.blocks import TableBlock
-from pydlbench.report.forecast import forecast_report
+from pydlbench.report.estimate import forecast_report
 from pydlbench.report.text import as_text
 from pydlbench.store.entry import Entry
 from pydlbench.store.store import Store

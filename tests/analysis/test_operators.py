@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from pydlbench.analysis.operators import kind_of, listed
+from pydlbench.analysis.mapped import kind_of, listed
 from pydlbench.calls.groups import CallGroup
 from pydlbench.records.step import StepSpec
 from pydlbench.records.trace import OperatorsFacts, RecordedCall

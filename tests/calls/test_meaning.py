@@ -7,8 +7,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from pydlbench.analysis.mapped import map_calls
-from pydlbench.analysis.operators import kind_of
+from pydlbench.analysis.mapped import kind_of, map_calls
 from pydlbench.calls.seen import meaning_of, onnx, tensorflow
 from pydlbench.records.trace import RecordedCall
 

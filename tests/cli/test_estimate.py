@@ -151,7 +151,7 @@ def own(tmp_path, monkeypatch):
         asked.append(case)
         return OperatorsFacts(calls=CALLS, batch=2, notes=("loss: invented",))
 
-    monkeypatch.setattr("pydlbench.analysis.operators.listed", listed)
+    monkeypatch.setattr("pydlbench.analysis.mapped.listed", listed)
     return asked
 
 
@@ -204,6 +204,6 @@ def test_the_types_of_an_onnx_file_are_its_own(session, tmp_path, monkeypatch, c
         assert (case.framework, case.mode) == ("onnxruntime", "optimized")
         return OperatorsFacts(calls=CALLS, batch=2, types="fp16")
 
-    monkeypatch.setattr("pydlbench.analysis.operators.listed", listed)
+    monkeypatch.setattr("pydlbench.analysis.mapped.listed", listed)
     assert run(session, "net.onnx", "--device", "cpu") == 0
     assert says(capsys.readouterr().out, "net.onnx", "batch 2", "fp16")

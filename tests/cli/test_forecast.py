@@ -16,9 +16,9 @@ from pydlbench.cli import forecast as command
 from pydlbench.cli import main
 from pydlbench.cli.parser import read
 from pydlbench.errors import UnsupportedError, UsageError
-from pydlbench.records.forecast import ForecastTerm, OperatorTime, Place, StepFaults
+from pydlbench.records.estimate import ForecastTerm, OperatorTime, Place, StepFaults
 from pydlbench.records.trace import OperatorsFacts, RecordedCall
-from pydlbench.report.forecast import dominating
+from pydlbench.report.estimate import dominating
 from pydlbench.store.store import Store
 
 WHEN = "2030-01-01T03:04:05+00:00"

@@ -12,7 +12,7 @@ from pydlbench.records.breakdown import (
     Levels,
     Term,
 )
-from pydlbench.records.forecast import ForecastRecord, Place
+from pydlbench.records.estimate import ForecastRecord, Place
 from pydlbench.records.trace import Tracing
 
 if TYPE_CHECKING:

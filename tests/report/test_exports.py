@@ -13,7 +13,13 @@ from pydlbench.errors import UsageError
 from pydlbench.records.run import RunRecord
 from pydlbench.records.step import StepSpec
 from pydlbench.report.csv import flat_row
-from pydlbench.report.exports import perfetto, tracking, tritonbench
+from pydlbench.report.exports import (
+    write_bencher,
+    write_calls,
+    write_github,
+    write_trace,
+    write_tritonbench,
+)
 from pydlbench.store.entry import Entry
 
 DATA = Path(__file__).parents[1] / "traces" / "data"
@@ -79,7 +85,7 @@ def tracks_of(events):
 
 
 def test_a_breakdown_has_a_track_per_level_and_a_slice_per_call():
-    text, notes = perfetto.write([(RUN, [Entry("breakdown", BREAKDOWN), Entry("layer", {})])])
+    text, notes = write_trace([(RUN, [Entry("breakdown", BREAKDOWN), Entry("layer", {})])])
     events = json.loads(text)["traceEvents"]
     check_chrome_rules(events)
     tracks = tracks_of(events)
@@ -114,7 +120,7 @@ def test_a_breakdown_has_a_track_per_level_and_a_slice_per_call():
 def test_a_call_that_takes_no_time_has_no_share_of_its_limit():
     free = call("view", "b", 0.0, limit_s=0.01, native_s=None, alone_s=0.02)
     entry = Entry("breakdown", {**BREAKDOWN, "calls": [*BREAKDOWN["calls"], free]})
-    text, _ = perfetto.write([(RUN, [entry])])
+    text, _ = write_trace([(RUN, [entry])])
     views = [one for one in json.loads(text)["traceEvents"] if one["name"] == "view"]
     assert views
     assert not any("share of limit" in one["args"] for one in views)
@@ -122,7 +128,7 @@ def test_a_call_that_takes_no_time_has_no_share_of_its_limit():
 
 def test_runs_without_calls_are_no_trace():
     with pytest.raises(UsageError, match="neither breakdowns nor traced steps"):
-        perfetto.write([(RUN, [Entry("step", STEP)])])
+        write_trace([(RUN, [Entry("step", STEP)])])
 
 
 LAYER = {
@@ -174,17 +180,17 @@ def test_a_model_of_ones_own_has_samples_and_no_layout():
     document = {**spec.to_dict(), "images_per_s": 800.0, "time_s": {"median": 0.01, "n": 9}}
     entry = Entry("step", {**document, "status": "ok"})
     name = "net.py:build batch 8 forward fp32 torch eager"
-    bencher = json.loads(tracking.write_bencher([(RUN, [entry])])[0])
+    bencher = json.loads(write_bencher([(RUN, [entry])])[0])
     assert bencher[name]["samples-per-second"] == {"value": 800.0}
     assert set(bencher[name]) == {"latency", "samples-per-second"}
-    (github,) = json.loads(tracking.write_github([(RUN, [entry])])[0])
+    (github,) = json.loads(write_github([(RUN, [entry])])[0])
     assert github["name"] == name
     row = flat_row("step", entry.document)
     assert (row["samples_per_s"], row["images_per_s"], row["layout"]) == (800.0, None, "as-built")
 
 
 def test_bencher():
-    text, notes = tracking.write_bencher([(RUN, ROWS)])
+    text, notes = write_bencher([(RUN, ROWS)])
     found = json.loads(text)
     pytest.importorskip("jsonschema").validate(found, BMF_SCHEMA)
     hot = found["alexnet/conv3 batch 128 forward fp32 native 2 threads"]
@@ -205,7 +211,7 @@ def test_bencher():
 
 
 def test_github_action_benchmark():
-    found = json.loads(tracking.write_github([(RUN, ROWS[:2])])[0])
+    found = json.loads(write_github([(RUN, ROWS[:2])])[0])
     assert found[0] == {
         "name": "alexnet/conv3 batch 128 forward fp32 native 2 threads",
         "unit": "ms",
@@ -215,7 +221,7 @@ def test_github_action_benchmark():
     }
     assert len(found) == 2
     with pytest.raises(UsageError, match="nearest"):
-        tracking.write_github([(RUN, ROWS[4:5])])
+        write_github([(RUN, ROWS[4:5])])
 
 
 def evaluated(text):
@@ -234,7 +240,7 @@ def test_operator_inputs_are_read_back():
         ("aten.embedding.default(float32[9, 2](2, 1), int64[3](1))", 4),
         ("onednn:matmul,undef,,,,8x4:4x2", 1),
     ]
-    text, notes = tritonbench.write_calls(signatures, "here")
+    text, notes = write_calls(signatures, "here")
     found = json.loads(text)
     (product,) = found["aten.mm.default"]
     assert product["count"] == 3
@@ -252,7 +258,7 @@ def test_operator_inputs_are_read_back():
     )
     assert "aten.embedding.default x 4" in notes[0]
     with pytest.raises(UsageError, match="PyTorch"):
-        tritonbench.write([(RUN, [Entry("layer", LAYER)])])
+        write_tritonbench([(RUN, [Entry("layer", LAYER)])])
 
 
 def test_traces_are_exported_as_operator_inputs(capsys):

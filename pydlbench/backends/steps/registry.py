@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pydlbench.backends.steps.catalogue import CatalogueModel
+    from pydlbench.backends.steps.definition import Batch
     from pydlbench.backends.steps.device import DeviceOperators
-    from pydlbench.backends.steps.inputs import Batch
     from pydlbench.backends.steps.timed_calls import LoggedOperators, OperatorsKernel
     from pydlbench.records.step import StepSpec
 

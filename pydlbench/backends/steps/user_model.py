@@ -17,11 +17,12 @@ from typing import Any, ClassVar, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pydlbench.backends.steps.definition import Losses, StepModel
-from pydlbench.backends.steps.inputs import (
+from pydlbench.backends.steps.definition import (
     INPUTS,
     VALUES,
     WEIGHTS,
+    Losses,
+    StepModel,
     load_values,
     matching_tensors,
     save_results,

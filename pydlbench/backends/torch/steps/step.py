@@ -20,6 +20,10 @@ from torch import fx, nn
 from pydlbench.backends import base
 from pydlbench.backends.steps.catalogue import CatalogueModel, pass_step, product_flops
 from pydlbench.backends.steps.definition import (
+    INPUTS,
+    VALUES,
+    WEIGHTS,
+    Batch,
     Fetch,
     FrameworkStep,
     LossKind,
@@ -27,8 +31,8 @@ from pydlbench.backends.steps.definition import (
     StepDefinition,
     StepModel,
     check_trainable,
+    save_results,
 )
-from pydlbench.backends.steps.inputs import INPUTS, VALUES, WEIGHTS, Batch, save_results
 from pydlbench.backends.steps.trace import StepTracer
 from pydlbench.backends.steps.user_model import UserLosses
 from pydlbench.backends.torch import settings
@@ -37,8 +41,12 @@ from pydlbench.backends.torch.layers.operator import compiled
 from pydlbench.backends.torch.settings import DTYPES
 from pydlbench.backends.torch.steps import compiled_trace, profiled
 from pydlbench.backends.torch.steps.calls_alone import Operands, StepOperands
-from pydlbench.backends.torch.steps.fusion import fold_normalisations
-from pydlbench.backends.torch.steps.net import TorchNet, by_node, shapes_of
+from pydlbench.backends.torch.steps.net import (
+    TorchNet,
+    by_node,
+    fold_normalisations,
+    shapes_of,
+)
 from pydlbench.backends.torch.steps.recording import (
     Naming,
     RecordedStep,

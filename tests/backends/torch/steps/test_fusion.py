@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from pydlbench.backends.steps.serving import model_of
-from pydlbench.backends.torch.steps.fusion import fold_normalisations
+from pydlbench.backends.torch.steps.net import fold_normalisations
 from pydlbench.errors import UnsupportedError
 from pydlbench.records.step import StepSpec
 
