@@ -17,12 +17,10 @@ import math
 from collections import Counter
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
+from pydlbench.records.measurement import TimeSummary
 from pydlbench.records.trace import Dominant
-
-if TYPE_CHECKING:
-    from pydlbench.records.measurement import TimeSummary
 
 Key = TypeVar("Key", bound="Hashable")
 

@@ -12,20 +12,16 @@ same share of their times, are not visited again; after three rounds, by the dev
 visits, those that make a twentieth.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pydlbench.analysis.dominance import TimedItem
+from pydlbench.records.measurement import KernelSpec, Measurement
+from pydlbench.runner.session import Effort
 from pydlbench.timing.policy import LEAST_ROUNDS
 from pydlbench.timing.statistics import median_interval
-
-if TYPE_CHECKING:
-    from pydlbench.records.measurement import KernelSpec, Measurement
-    from pydlbench.runner.session import Effort
 
 # Number of rounds from which visits give a deviation.
 _SHARED_ROUNDS: Final = 3

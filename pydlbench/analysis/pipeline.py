@@ -10,14 +10,11 @@ In a CUDA graph the host enqueues nothing: the step is the sum of the device's s
 contain the gaps between nodes if each call was timed among others of its kind.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
-if TYPE_CHECKING:
-    from pydlbench.records.trace import RecordedCall
+from pydlbench.records.trace import RecordedCall
 
 #: Steps in a row before the host waits for the device.
 STEPS: Final = 10

@@ -7,18 +7,14 @@ Jamieson and Talwalkar, AISTATS 2016). In the finals, candidates are sampled in 
 drift of the machine affects all of them.
 """
 
-from __future__ import annotations
-
 import abc
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from pydlbench.errors import DeviceLostError, PrimitiveError, PydlbenchError, UnsupportedError
 from pydlbench.timing.policy import MIN_READING_S
-
-if TYPE_CHECKING:
-    from pydlbench.verification.verify import Verdict
+from pydlbench.verification.verify import Verdict
 
 # Except in a thorough search, a candidate is not run again if its first execution exceeds this
 # factor times the best time, plus the effort's ``hopeless_s``.

@@ -4,8 +4,6 @@ The native module reads the same counters around its own samples. A counter that
 have is zero.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import os
@@ -14,17 +12,15 @@ import sys
 import time
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 import msgspec
+from numpy.typing import NDArray
 
 from pydlbench.devices.cpu.facts import read_text
 from pydlbench.errors import RefusedKernelError
 from pydlbench.timing.chunk import Chunk, ChunkRequest, GpuReadings
 from pydlbench.timing.guards import gpu_disturbance
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 # Bound before the code of users is imported, which may replace it in the module.
 _NOW = time.perf_counter

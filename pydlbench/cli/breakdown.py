@@ -138,12 +138,11 @@ class BreakdownTask(ModelTask):
         nodes = USER_MODEL_NODES if self.graph is None else len(self.graph.nodes)
         return nodes * float(self.options["budget_s"]) + _SUBJECTS * STEP_BUDGET_S
 
-    def check(self, session: Any) -> None:
+    def check(self, session: Any) -> None:  # noqa: ARG002 - as all tasks
         """Make sure that the step fits into memory, if its graph is known."""
         from pydlbench.devices.cpu.facts import read_cpu_facts
         from pydlbench.steps.run import check_memory_of_parts
 
-        del session
         step = self.rows[0].spec
         if self.graph is not None and not step.on_gpu:
             check_memory_of_parts(self.graph, step, read_cpu_facts().memory_available_bytes)

@@ -1,10 +1,9 @@
 """``pydlbench compare fast.py:launch native --shape conv3``: kernels of two files or backends."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from pydlbench.cli.compare_options import CompareOptions
 from pydlbench.cli.layer_options import LayersOptions, layer_backends
 from pydlbench.cli.layer_request import read_request
 from pydlbench.cli.options import flag_of
@@ -12,9 +11,6 @@ from pydlbench.compare.kernels import name_of
 from pydlbench.errors import UsageError, nearest
 from pydlbench.models.user_model import is_user_model
 from pydlbench.runner.tasks import Task
-
-if TYPE_CHECKING:
-    from pydlbench.cli.compare_options import CompareOptions
 
 #: Options whose texts ``layers`` reads.
 OF_LAYERS: Final = ("shape", "batch", "pass_", "precision", "cache", "mode", "threads", "device")

@@ -6,15 +6,17 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 
 import msgspec
 
 from pydlbench.cli import step
+from pydlbench.cli.compare_options import CompareOptions
 from pydlbench.cli.measuring import answer
 from pydlbench.cli.options import flag_of
 from pydlbench.cli.output import row_warnings
 from pydlbench.cli.steps import USER_MODEL_OPTIONS, ModelTask, StepOptions, StepsTask
+from pydlbench.compare.comparison import Comparison
 from pydlbench.compare.kernels import compare_kernels
 from pydlbench.compare.models import change_of, compare_models, impossible_steps
 from pydlbench.errors import PydlbenchError, UsageError
@@ -28,12 +30,8 @@ from pydlbench.report.change import change_report
 from pydlbench.report.compare import comparison_report
 from pydlbench.runner.execute import Results, row_key
 from pydlbench.runner.tasks import Result, Task, TaskRow, View
+from pydlbench.store.documents import Loaded
 from pydlbench.words import FRAMEWORKS
-
-if TYPE_CHECKING:
-    from pydlbench.cli.compare_options import CompareOptions
-    from pydlbench.compare.comparison import Comparison
-    from pydlbench.store.documents import Loaded
 
 #: Default number of repetitions: processes of a step differ by a few per cent.
 REPETITIONS: Final = 12

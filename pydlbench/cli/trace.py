@@ -230,9 +230,8 @@ class TraceTask(Task):
     on: str | None
     store: str | None = None
 
-    def measure(self, session: Any, view: Any) -> Iterator[Result]:
+    def measure(self, session: Any, view: Any) -> Iterator[Result]:  # noqa: ARG002 - as all tasks
         """Yield the ledger."""
-        del view
         from pydlbench.analysis.ledger import ledger_of
         from pydlbench.analysis.rows import fastest_kernels
         from pydlbench.devices.gpu.cards import card_named

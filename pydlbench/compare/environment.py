@@ -1,14 +1,11 @@
 """Differences between two runs other than times: machine, libraries, threads, settings."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-if TYPE_CHECKING:
-    from pydlbench.compare.rows import Pair, Side
+from pydlbench.compare.rows import Pair, Side
 
 _MAX_LISTED_NAMES: Final = 3
 # Facts of a machine that a kernel's time depends on, with their names in words.

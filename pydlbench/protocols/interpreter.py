@@ -1,23 +1,18 @@
 """Runs a protocol on a model in a framework, and prints the lines of its script."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
-from pydlbench.backends.steps.definition import FrameworkStep, Outcome, StepDefinition
+import numpy as np
+from numpy.typing import NDArray
+
+from pydlbench.backends.steps.definition import Batch, FrameworkStep, Outcome, StepDefinition
 from pydlbench.errors import UsageError
 from pydlbench.protocols.data.datasets import Dataset, Split
 from pydlbench.protocols.protocol import ProtocolRun, TimedLoop, TrainingLoop
 from pydlbench.records.published import ProtocolNumber
 from pydlbench.timing.statistics import median
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from pydlbench.backends.steps.definition import Batch
 
 #: Images per epoch, by data set.
 _EPOCH: Final = {"imagenet": 1_281_167, "cifar10": 50_000}

@@ -1,20 +1,20 @@
 """The report of ``device``: facts, peaks, bandwidths, libraries; known cards."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from statistics import median
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pydlbench.devices.cpu.affinity import format_cpus
 from pydlbench.devices.cpu.facts import Cache, CpuFacts
+from pydlbench.devices.cpu.record import DeviceRecord
 from pydlbench.devices.findings import Bandwidth, PrecisionPeak
 from pydlbench.devices.gpu.cards import KnownCard, find_card
 from pydlbench.devices.gpu.facts import GpuFacts
 from pydlbench.devices.gpu.peaks import accumulator, other_accumulators, theoretical_peak
+from pydlbench.devices.gpu.record import GpuRecord
 from pydlbench.devices.gpu.traffic import BETWEEN
 from pydlbench.grouping import group_by
 from pydlbench.records.record import Column
@@ -29,10 +29,6 @@ from pydlbench.units import (
     percent,
     si,
 )
-
-if TYPE_CHECKING:
-    from pydlbench.devices.cpu.record import DeviceRecord
-    from pydlbench.devices.gpu.record import GpuRecord
 
 _CPU_LEVELS: Final = {
     "memory": "memory",

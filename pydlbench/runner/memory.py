@@ -1,18 +1,14 @@
 """The memory that measurements need; checked before anything is measured."""
 
-from __future__ import annotations
-
 import bisect
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pydlbench.errors import UsageError
 from pydlbench.ops.op import Layer
 from pydlbench.ops.table import ITEM_BYTES
+from pydlbench.records.measurement import KernelSpec
 from pydlbench.units import format_bytes
-
-if TYPE_CHECKING:
-    from pydlbench.records.measurement import KernelSpec
 
 # Layouts of every operand, and pools of finalists, that a search holds at the same time.
 _LAYOUTS: Final = 3

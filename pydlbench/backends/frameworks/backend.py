@@ -327,14 +327,13 @@ class FrameworkBackend(abc.ABC):
     def empty(self, mode: str | None) -> Operator:
         """Return an operator that computes almost nothing, called as operators of a mode are."""
 
-    def clock(self, operator: Operator, cache: str = "hot") -> HostClock:
+    def clock(self, operator: Operator, cache: str = "hot") -> HostClock:  # noqa: ARG002 - there is one
         """Return the clock of an operator on this device.
 
         Args:
             operator: the operator to time.
             cache: one of :attr:`caches`.
         """
-        del cache  # there is only one
         return HostClock(operator, self.cpus)
 
     def check_clock(self) -> None:  # noqa: B027 - the host's clock is always there
@@ -400,7 +399,10 @@ class FrameworkBackend(abc.ABC):
         return FrameworkKernel(built.clock, facts, built.operator)
 
     def complete_facts(
-        self, facts: KernelFacts, operator: Operator, spec: KernelSpec
+        self,
+        facts: KernelFacts,
+        operator: Operator,  # noqa: ARG002 - as its base class
+        spec: KernelSpec,  # noqa: ARG002 - as its base class
     ) -> KernelFacts:
         """Add the facts that can only be read from the chosen operator.
 
@@ -409,7 +411,6 @@ class FrameworkBackend(abc.ABC):
             operator: operator of the chosen variant, which has run.
             spec: the case.
         """
-        del operator, spec
         return facts
 
     def probe(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:

@@ -235,8 +235,11 @@ def serve_calls(
     return OperatorsKernel(list(ready.values()), facts, backend.cpus)
 
 
-def _empty(device: JaxDevice, operands: int, results: int) -> RepeatedOperator:
+def _empty(
+    device: JaxDevice,
+    operands: int,
+    results: int,  # noqa: ARG001 - the interface of all frameworks
+) -> RepeatedOperator:
     """Return a call that returns its operands."""
-    del results
     scalar = device.put(np.ones((), np.float32))
     return repeat(device, lambda *tensors: list(tensors), [[scalar] * operands])

@@ -52,8 +52,7 @@ class JaxModel(NetworkModel):
         cross_entropy=_cross_entropy,
     )
 
-    def _build(self, batch: Batch, *, separate: bool) -> None:
-        del separate
+    def _build(self, batch: Batch, *, separate: bool) -> None:  # noqa: ARG002 - as its base class
         spec = self.spec
         self.device = jax_device(spec.device, spec.precision)
         dtype = self.device.numbers.dtype
@@ -117,9 +116,8 @@ class JaxModel(NetworkModel):
         for step in self.steps:
             step.wait()
 
-    def tracer(self, run: Callable[[], Any]) -> StepTracer:
+    def tracer(self, run: Callable[[], Any]) -> StepTracer:  # noqa: ARG002 - as its base class
         """Refuse to trace the step; see ``steps.definition.StepModel``."""
-        del run
         raise UnsupportedError(
             "jax xla: XLA's profile has its fusions, of many operations each, and no calls of the "
             "step; nearest: --framework torch"

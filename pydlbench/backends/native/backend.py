@@ -1,13 +1,7 @@
 """The native backend of a device: the suite's own C++ extension modules."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
+from pydlbench.backends.base import Backend
 from pydlbench.backends.native.modules import native_module
-
-if TYPE_CHECKING:
-    from pydlbench.backends.base import Backend
 
 
 def create(device: str) -> Backend:

@@ -75,9 +75,8 @@ class OnnxruntimeBackend(FrameworkBackend):
             "pydlbench step FILE.onnx"
         )
 
-    def empty(self, mode: str | None) -> Operator:
+    def empty(self, mode: str | None) -> Operator:  # noqa: ARG002 - as its base class
         """Refuse, as onnxruntime runs whole files."""
-        del mode
         raise UnsupportedError(f"{self.name} runs whole ONNX files: it has no empty call")
 
 

@@ -142,9 +142,9 @@ class OnnxModel(FedModel):
     def synchronize(self) -> None:
         """Return immediately, as a run returns with its results."""
 
-    def tracer(self, run: Callable[[], Any]) -> StepTracer:
+    def tracer(self, run: Callable[[], Any]) -> StepTracer:  # noqa: ARG002 - as its base class
         """Return the tracer of the step; see ``steps.definition.StepModel``."""
-        del run  # a session profiles all of its steps or none
+        # A session profiles all of its runs or none.
         return tracer(self)
 
     def results(self, result: list[Any]) -> Mapping[str, Mapping[str, Any]]:

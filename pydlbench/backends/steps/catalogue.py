@@ -146,15 +146,13 @@ class CatalogueModel(StepModel):
         for step in self.steps:
             step.reset()
 
-    def checks(self, result: Any) -> tuple[Check, ...]:
+    def checks(self, result: Any) -> tuple[Check, ...]:  # noqa: ARG002 - as its base class
         """Check the step against its graph, then reset the weights to their initial values."""
-        del result
         self.restore()
         return tuple(run_checks(self.model, self))
 
-    def facts(self, result: Any) -> dict[str, Any]:
+    def facts(self, result: Any) -> dict[str, Any]:  # noqa: ARG002 - as its base class
         """Return batch, shape of the output and number of parameters."""
-        del result
         self.restore()
         return {
             "batch": self.batch,
@@ -168,9 +166,8 @@ class CatalogueModel(StepModel):
         if self.spec.backward:
             self.initialize()
 
-    def save(self, folder: Path, result: Any) -> None:
+    def save(self, folder: Path, result: Any) -> None:  # noqa: ARG002 - as its base class
         """Write output and gradients, of steps of their own."""
-        del result
         self.restore()
         save_results(folder, self.results())
         self.initialize()  # running statistics have changed
@@ -275,8 +272,10 @@ def pass_step(passes: Any, definition: StepDefinition) -> FrameworkStep:
     """
     run = passes.data if definition.phase == "backward-data" else passes.weights
 
-    def step(batch: Batch | None = None, rate: float | None = None) -> Outcome:
-        del batch, rate
+    def step(
+        batch: Batch | None = None,  # noqa: ARG001 - as all steps
+        rate: float | None = None,  # noqa: ARG001 - as all steps
+    ) -> Outcome:
         run()
         return Outcome()
 

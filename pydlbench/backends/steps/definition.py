@@ -10,19 +10,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Protocol, Self, TypeAlias
+from typing import Any, ClassVar, Final, Literal, Protocol, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pydlbench.backends.steps.trace import StepTracer
 from pydlbench.errors import UnsupportedError, UsageError
 from pydlbench.grouping import group_by
 from pydlbench.models.graph import GraphNode, Init, Model, buffers, trained_tensors
+from pydlbench.records.step import Check, StepPreparation, StepSpec
 from pydlbench.verification.inputs import fill_uniform
-
-if TYPE_CHECKING:
-    from pydlbench.backends.steps.trace import StepTracer
-    from pydlbench.records.step import Check, StepPreparation, StepSpec
 
 Phase: TypeAlias = Literal[
     "forward", "forward-backward", "training", "backward-data", "backward-weights"

@@ -17,16 +17,15 @@ A step begins when the last kernel of the previous step ends, and ends with its 
 in a loop of steps.
 """
 
-from __future__ import annotations
-
 import bisect
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
+from pydlbench.backends.frameworks.backend import FrameworkBackend
 from pydlbench.backends.frameworks.device_clock import (
     DeviceRuntime,
     DeviceWork,
@@ -42,9 +41,6 @@ from pydlbench.records.step import StepFacts, StepKernel
 from pydlbench.records.trace import OperatorsFacts
 from pydlbench.timing.chunk import Chunk, ChunkRequest
 from pydlbench.units import some_names
-
-if TYPE_CHECKING:
-    from pydlbench.backends.frameworks.backend import FrameworkBackend
 
 #: The ways in which a step on a GPU is timed: by the host, which waits for the device after the
 #: last of several steps; and replayed from a graph, which is captured at the first request.

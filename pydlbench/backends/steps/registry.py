@@ -7,23 +7,18 @@ function runs in the worker and is answered by a function that begins with ``ser
 :class:`FrameworkWorker`. That module is imported in the framework's process only.
 """
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import Any, Protocol, cast
 
-from pydlbench.backends.steps.definition import StepModel
+from numpy.typing import NDArray
+
+from pydlbench.backends.steps.catalogue import CatalogueModel
+from pydlbench.backends.steps.definition import Batch, StepModel
+from pydlbench.backends.steps.device import DeviceOperators
+from pydlbench.backends.steps.timed_calls import LoggedOperators, OperatorsKernel
 from pydlbench.models.graph import Model
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from pydlbench.backends.steps.catalogue import CatalogueModel
-    from pydlbench.backends.steps.definition import Batch
-    from pydlbench.backends.steps.device import DeviceOperators
-    from pydlbench.backends.steps.timed_calls import LoggedOperators, OperatorsKernel
-    from pydlbench.records.step import StepSpec
+from pydlbench.records.step import StepSpec
 
 
 class FrameworkWorker(Protocol):

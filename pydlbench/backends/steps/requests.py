@@ -5,23 +5,21 @@ Each request is a function that the host names and the worker calls with its bac
 Frameworks and NumPy are imported inside the functions, so that the host can import this module.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydlbench.backends.base import Backend
+from pydlbench.backends.frameworks.backend import FrameworkBackend
 from pydlbench.backends.steps.device import DeviceOperators
 from pydlbench.backends.steps.registry import worker_of
 from pydlbench.backends.steps.timed_calls import LoggedOperators, OperatorsKernel
 from pydlbench.records.step import StepKernel, StepPreparation, StepSpec
 
-if TYPE_CHECKING:
-    from pydlbench.backends.frameworks.backend import FrameworkBackend
-
 
 def request_framework(
-    backend: Backend, tell: Callable[[dict[str, Any]], None], spec: dict[str, Any]
+    backend: Backend,  # noqa: ARG001 - as all requests
+    tell: Callable[[dict[str, Any]], None],  # noqa: ARG001 - as all requests
+    spec: dict[str, Any],
 ) -> str:
     """Call the callable of a user model and return the framework of its model.
 
@@ -32,7 +30,6 @@ def request_framework(
     """
     from pydlbench.backends.steps.user_code import call_user_object, framework_of
 
-    del backend, tell
     step = StepSpec.from_dict(spec)
     reference = None if step.own is None else step.own.reference
     result = call_user_object(step.model, step.options, reference)
@@ -138,7 +135,12 @@ def request_logged_calls(
     return worker_of(step.framework).serve_logged_calls(backend, step, signatures)
 
 
-def request_blocks(backend: Backend, size: int, count: int, keeps: bool) -> OperatorsKernel:
+def request_blocks(
+    backend: Backend,  # noqa: ARG001 - as all requests
+    size: int,
+    count: int,
+    keeps: bool,
+) -> OperatorsKernel:
     """Prepare the probe that writes blocks of memory; any process can run it.
 
     Args:
@@ -149,11 +151,10 @@ def request_blocks(backend: Backend, size: int, count: int, keeps: bool) -> Oper
     """
     from pydlbench.backends.steps.probes import written_blocks
 
-    del backend
     return written_blocks(size, count, keeps=keeps)
 
 
-def request_wakeups(backend: Backend) -> OperatorsKernel:
+def request_wakeups(backend: Backend) -> OperatorsKernel:  # noqa: ARG001 - as all requests
     """Prepare the probe that wakes a sleeping thread; any process can run it.
 
     Args:
@@ -161,5 +162,4 @@ def request_wakeups(backend: Backend) -> OperatorsKernel:
     """
     from pydlbench.backends.steps.probes import wakeups
 
-    del backend
     return wakeups()

@@ -322,7 +322,9 @@ class UserModel(FedModel):
         return tuple(arguments), keywords
 
     def indexed_rows(
-        self, arguments: tuple[Any, ...], keywords: Mapping[str, Any]
+        self,
+        arguments: tuple[Any, ...],  # noqa: ARG002 - as its base class
+        keywords: Mapping[str, Any],  # noqa: ARG002 - as its base class
     ) -> Mapping[int | str, int]:
         """Return the numbers of rows of the tables that integer inputs index, if known.
 
@@ -333,7 +335,6 @@ class UserModel(FedModel):
         Returns:
             Number of rows of the smallest table that an input indexes, by its position or name.
         """
-        del arguments, keywords
         return {}
 
     def inputs(self) -> Iterable[tuple[str | None, Any]]:

@@ -97,9 +97,8 @@ class TensorflowBackend(HostTimedBackend):
         operator.wait()
         return operator
 
-    def clock(self, operator: Operator, cache: str = "hot") -> HostClock:
+    def clock(self, operator: Operator, cache: str = "hot") -> HostClock:  # noqa: ARG002 - there is one
         """Return the host's clock, within the operator's guard."""
-        del cache  # there is only one
         assert isinstance(operator, FunctionOperator)
         return HostClock(operator, self.cpus, operator.guard)
 

@@ -153,23 +153,21 @@ class TorchBackend(FrameworkBackend):
         known = MODES[0] if is_user_model(mode or "") else resolve_mode("torch", MODES, mode)
         return empty(self._place, known, torch.inference_mode, self.wait)
 
-    def clock(self, operator: Operator, cache: str = "hot") -> HostClock:
+    def clock(self, operator: Operator, cache: str = "hot") -> HostClock:  # noqa: ARG002 - there is one
         """Return the clock of an operator on this device: on a CPU the host's clock."""
-        del cache  # a CPU has hot caches only
         assert isinstance(operator, TorchOperator)
         return HostClock(operator, self.cpus, operator.guard)
 
     def wait(self) -> None:
         """Return when the device has done everything that was called: on a CPU at once."""
 
-    def accumulator(self, accumulate: str, spec: KernelSpec) -> str:
+    def accumulator(self, accumulate: str, spec: KernelSpec) -> str:  # noqa: ARG002 - as its base class
         """Return the type of accumulators on this device.
 
         Args:
             accumulate: type of the accumulators according to the operators.
             spec: what is computed.
         """
-        del spec
         return accumulate
 
     def complete_facts(

@@ -3,15 +3,13 @@
 :mod:`pydlbench.backends.torch.steps.signature` writes them.
 """
 
-from __future__ import annotations
-
 import ast
 import functools
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import Any, Final, NoReturn
 
 from pydlbench.calls import elementwise, moves, products, rows, windows
 from pydlbench.calls.meaning import (
@@ -25,9 +23,7 @@ from pydlbench.calls.meaning import (
     make_in_place,
 )
 from pydlbench.errors import UnsupportedError, UsageError
-
-if TYPE_CHECKING:
-    from pydlbench.records.trace import RecordedCall
+from pydlbench.records.trace import RecordedCall
 
 _CONSTANTS: Final = {"inf": math.inf, "nan": math.nan}
 _WITHOUT_TEXT: Final = re.compile("<([^<>]*)>")

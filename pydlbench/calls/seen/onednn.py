@@ -7,12 +7,10 @@ algorithm and problem. Formats of oneDNN 1 to 3 write tensors differently:
 ``src:f32::blocked:abcd::f0``.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pydlbench.calls import elementwise, products, rows
 from pydlbench.calls.meaning import (
@@ -27,10 +25,8 @@ from pydlbench.errors import UnsupportedError
 from pydlbench.ops.descriptor import parse_problem
 from pydlbench.ops.op import Layer
 from pydlbench.ops.table import build_layer
+from pydlbench.records.trace import RecordedCall
 from pydlbench.words import mixed_precision
-
-if TYPE_CHECKING:
-    from pydlbench.records.trace import RecordedCall
 
 _ONEDNN: Final = "onednn:"
 _MKL: Final = "mkl:"

@@ -1,16 +1,12 @@
 """The nodes of a fleet: a strip for each metric, with a mark for each node at its slowdown."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from pydlbench.records.fleet import FleetEffect, FleetVerdict
 from pydlbench.report.blocks import Figure
 from pydlbench.report.drawing import LIGHT, line_spec
 from pydlbench.units import holding, percent, some_names
-
-if TYPE_CHECKING:
-    from pydlbench.records.fleet import FleetEffect, FleetVerdict
 
 _MAX_METRICS: Final = 24
 _MAX_NODES: Final = 400

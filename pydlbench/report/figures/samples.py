@@ -4,17 +4,13 @@ In each strip time runs from top to bottom, so that drift is a slant, and a warm
 a bend; two clusters side by side are two clocks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from pydlbench.records.measurement import TimeSummary
 from pydlbench.report.blocks import Figure
 from pydlbench.report.drawing import LIGHT, labels, series
 from pydlbench.units import format_seconds, holding, number
-
-if TYPE_CHECKING:
-    from pydlbench.records.measurement import TimeSummary
 
 _HOW: Final = (
     "In each strip time runs from top to bottom; the band behind is the confidence interval of the "

@@ -192,8 +192,7 @@ class TracedModel(StepModel):
 class TensorflowModel(NetworkModel, TracedModel):
     """A model with its variables and a minibatch."""
 
-    def _build(self, batch: Batch, *, separate: bool) -> None:
-        del separate
+    def _build(self, batch: Batch, *, separate: bool) -> None:  # noqa: ARG002 - as its base class
         spec = self.spec
         if spec.layout == "nchw" and not spec.on_gpu:
             raise UnsupportedError("TensorFlow on a CPU has poolings and gradients in nhwc only")
@@ -622,9 +621,8 @@ class TensorFlowNet(Network):
         added = [(max(before, 0), max(after, 0)) for before, after in pads]
         return tf.pad(cropped, added) if any(map(any, added)) else cropped
 
-    def dropped(self, node: GraphNode, images: Any, run: NetworkRun) -> Any:
+    def dropped(self, node: GraphNode, images: Any, run: NetworkRun) -> Any:  # noqa: ARG002 - as its base class
         """Return the images after dropout."""
-        del run
         assert node.layer is not None, "a dropout is a layer"
         return self.function(node.layer)(images)
 

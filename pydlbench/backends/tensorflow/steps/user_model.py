@@ -65,8 +65,7 @@ class UserTensorflowModel(UserModel, TracedModel):
         assign=_assign,
     )
 
-    def __init__(self, backend: FrameworkBackend, spec: StepSpec) -> None:
-        del backend
+    def __init__(self, backend: FrameworkBackend, spec: StepSpec) -> None:  # noqa: ARG002 - as its base class
         if spec.layout != AS_BUILT:
             raise UnsupportedError(
                 f"{spec.model}: --layout {spec.layout}: a model in TensorFlow says its layout "
@@ -130,9 +129,8 @@ class UserTensorflowModel(UserModel, TracedModel):
         )
         super().exchange(preparation)
 
-    def facts(self, result: Any) -> dict[str, Any]:
+    def facts(self, result: Any) -> dict[str, Any]:  # noqa: ARG002 - as its base class
         """Return facts on the model, from the first output, as not all steps return an output."""
-        del result
         return super().facts(self.tensors.floating(self.output))
 
     @property

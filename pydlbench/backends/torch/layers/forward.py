@@ -5,14 +5,12 @@ in the order of the roles that its forward pass reads. Gradients are autograd's,
 :mod:`pydlbench.backends.torch.layers.gradients`; a network calls its layers the same way.
 """
 
-from __future__ import annotations
-
 import functools
 import operator
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -20,15 +18,13 @@ import torch.nn.functional as F  # noqa: N812 - PyTorch calls it so itself
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from pydlbench.backends.frameworks.operands import Function, always
+from pydlbench.backends.torch.layers.operator import TorchOperands
 from pydlbench.errors import UnsupportedError
 from pydlbench.ops.axis import extent
 from pydlbench.ops.fused import NOTHING_FUSED, FusedOp, fused_ops, operand_roles
 from pydlbench.ops.op import IN_PLACE
+from pydlbench.records.measurement import KernelSpec
 from pydlbench.verification.inputs import kept_elements
-
-if TYPE_CHECKING:
-    from pydlbench.backends.torch.layers.operator import TorchOperands
-    from pydlbench.records.measurement import KernelSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

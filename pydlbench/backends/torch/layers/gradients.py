@@ -112,7 +112,6 @@ class _Recorder(DispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """Record a call and make it."""
-        del types
         words = kwargs or {}
         result = func(*args, **words)
         tensors = [x for x in tree_leaves((args, words)) if isinstance(x, torch.Tensor)]

@@ -1,20 +1,16 @@
 """The kernels that oneDNN and MKL run in a call of PyTorch, by the logs of these libraries."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from pydlbench.backends.frameworks import verbose
 from pydlbench.backends.frameworks.verbose import printed
 from pydlbench.backends.steps.timed_calls import TimedCall
-
-if TYPE_CHECKING:
-    from pydlbench.backends.torch.layers.operator import TorchOperator
+from pydlbench.backends.torch.layers.operator import TorchOperator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

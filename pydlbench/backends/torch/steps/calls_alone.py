@@ -162,7 +162,6 @@ class StepOperands(DispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """Copy the operands if the signature is wanted, and make the call."""
-        del types
         kwargs = kwargs or {}
         names = {signature(func, args, kwargs, self._device)}
         if torch._C._current_graph_task_id() != -1:

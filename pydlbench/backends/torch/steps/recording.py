@@ -307,7 +307,6 @@ class DispatchRecorder(DispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """Record a call, and make it."""
-        del types
         kwargs = kwargs or {}
         if func.namespace in _IGNORED_NAMESPACES:
             return func(*args, **kwargs)

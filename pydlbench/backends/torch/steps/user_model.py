@@ -68,8 +68,7 @@ class UserTorchModel(UserModel, TorchSubject):
         assign=_assign,
     )
 
-    def __init__(self, backend: FrameworkBackend, spec: StepSpec) -> None:
-        del backend
+    def __init__(self, backend: FrameworkBackend, spec: StepSpec) -> None:  # noqa: ARG002 - as its base class
         super().__init__(spec)
         torch.manual_seed(spec.seed)
         with _restored_settings(self.notes), user_code_errors(spec.model):
@@ -114,14 +113,12 @@ class UserTorchModel(UserModel, TorchSubject):
         super().change_fusion()
         self.step = TorchStep(self, self.definition)
 
-    def fed(self, batch: Batch | None = None) -> tuple[Any, ...]:
+    def fed(self, batch: Batch | None = None) -> tuple[Any, ...]:  # noqa: ARG002 - as its base class
         """Return the inputs, which are on the device."""
-        del batch
         return self.resident
 
-    def computation(self, kind: LossKind, keeps: bool, eager: bool) -> Callable[..., Any]:
+    def computation(self, kind: LossKind, keeps: bool, eager: bool) -> Callable[..., Any]:  # noqa: ARG002 - as its base class
         """Return the function from inputs to output and loss; only the module is compiled."""
-        del keeps
         called: Callable[..., Any] = self.module
         if self.spec.mode == "compiled" and not eager:
             called = torch.compile(self.module, dynamic=False)
