@@ -145,7 +145,9 @@ def test_default_is_both_frameworks_forward_checked(session, capsys):
     ]
     assert {(one.phase, one.precision, one.batch) for one in cases} == {("forward", "fp32", 64)}
     assert session.checks == [True]
-    assert session.opened == [{"budget_s": 10.0, "repetitions": 4, "threads": None, "seed": 0}]
+    (options,) = session.opened
+    usual = {"budget_s": 10.0, "repetitions": 4, "threads": None, "seed": 0, "pythons": {}}
+    assert options == usual
     out, err = capsys.readouterr()
     assert says(out.splitlines()[0], "torch eager is fastest", "100 ms per step")
     assert says(out, "mnist", "batch 64", "forward", "fp32", "nhwc")
