@@ -36,11 +36,10 @@ COLUMNS = 100
 CUT = "..."
 BLOCK = re.compile(r"(?<=^```console\n).*?(?=^```$)", re.DOTALL | re.MULTILINE)
 PICTURES = ROOT / "docs" / "pictures"
-#: What the pictures are of, by the figure that is drawn.
-DRAWN = {
-    "levels": "pydlbench breakdown examples/reviews.py:build --phase training --optimizer adamw",
-    "roofline": "pydlbench layers --model alexnet-owt --batch 16 --pass all",
-}
+#: What is measured for a picture of the levels of a breakdown.
+DRAWN = "pydlbench breakdown examples/reviews.py:build --phase training --optimizer adamw"
+#: A breakdown that is kept, for the picture beside it.
+KEPT = ROOT / "benchmarks" / "results" / "nvidia-h200" / "breakdown-gpt2-training.json"
 
 
 def outputs_of(block: str) -> list[tuple[str, list[str]]]:
@@ -118,26 +117,26 @@ def write_page(page: Path, folder: Path, store: Path) -> list[str]:
 def write_pictures(folder: Path, store: Path) -> None:
     """Measure and draw the README's pictures."""
     PICTURES.mkdir(exist_ok=True)
-    for kind, command in DRAWN.items():
-        output(command, folder, store)
-        run("pydlbench runs --json runs.json", folder, store)
-        runs = json.loads((folder / "runs.json").read_text(encoding="utf-8"))["runs"]
-        words = shlex.split(command)[1:]
-        last = next(each["id"] for each in runs if each["command"][1:] == words)
-        run(f"pydlbench export {last} --format json -o {kind}.json", folder, store)
-        for theme, drawn in pictures(kind, folder / f"{kind}.json").items():
-            (PICTURES / f"{kind}-{theme}.svg").write_text(drawn, encoding="utf-8")
+    output(DRAWN, folder, store)
+    run("pydlbench runs --json runs.json", folder, store)
+    runs = json.loads((folder / "runs.json").read_text(encoding="utf-8"))["runs"]
+    words = shlex.split(DRAWN)[1:]
+    last = next(each["id"] for each in runs if each["command"][1:] == words)
+    run(f"pydlbench export {last} --format json -o levels.json", folder, store)
+    for name, document in (("levels", folder / "levels.json"), ("levels-gpu", KEPT)):
+        for theme, drawn in pictures(document).items():
+            (PICTURES / f"{name}-{theme}.svg").write_text(drawn, encoding="utf-8")
 
 
-def pictures(kind: str, document: Path) -> dict[str, str]:
-    """Return a figure of a command's JSON document as SVG, for light and for dark pages."""
+def pictures(document: Path) -> dict[str, str]:
+    """Return the levels of a breakdown's JSON document as SVG, for light and for dark pages."""
     from pydlbench.cli.runs import stored_report
     from pydlbench.report.blocks import Figure
     from pydlbench.report.drawing import CONFIG, DARK, LIGHT, svg
     from pydlbench.store.documents import load
 
     blocks = stored_report(load(str(document), None))
-    figure = next(block for block in blocks if isinstance(block, Figure) and block.kind == kind)
+    figure = next(block for block in blocks if isinstance(block, Figure) and block.kind == "levels")
     # Two of the same height stand beside each other on a page that is as wide as one.
     spec = {**figure.spec, "height": 330, "config": _larger(CONFIG, 1.35)}
     light = svg(replace(figure, spec=spec))
