@@ -20,7 +20,7 @@ from typing import Any, Final
 from pydlbench.errors import UnsupportedError, UsageError, nearest, nearest_file, unknown_word
 from pydlbench.ops import grammar
 from pydlbench.ops.descriptor import POOL_MODES, looks_like_problem, parse_problem
-from pydlbench.ops.fused import NOTHING_FUSED, canonical_fusion
+from pydlbench.ops.fused import ACTIVATIONS, NOTHING_FUSED, canonical_fusion
 from pydlbench.ops.op import Layer
 from pydlbench.ops.table import OPS
 from pydlbench.words import MIXED_TYPES
@@ -37,17 +37,14 @@ _AFFIXES: Final = re.compile(
     "^(?:convolution|deconvolution|pooling|eltwise|binary|reduction|resampling|softmax)_(?=.)"
     "|_(?:use_)?dst(?:_for_bwd)?$"
 )
-_ACTIVATIONS: Final = {
-    "relu": "relu",
-    "logistic": "sigmoid",
-    "soft_relu": "softplus",
-    "swish": "silu",
-    "gelu_erf": "gelu",
-    "gelu_tanh": "gelu-tanh",
-    "pow": "elementwise:power",
-    **dict.fromkeys(("clip", "clip_v2"), "hardtanh"),
-    **{name: name for name in ("tanh", "elu", "mish", "hardswish", "hardsigmoid")},
-    **{name: f"elementwise:{name}" for name in ("abs", "exp", "log", "sqrt", "square")},
+# Ops by oneDNN's names of functions of one tensor, with the alpha and the beta that they have. For
+# a zero all values are the same function, except for the slope of relu.
+_FUNCTIONS: Final[Mapping[str, tuple[str, float, float]]] = {
+    **ACTIVATIONS,
+    "soft_relu": ("softplus", 1, 0),
+    "pow": ("elementwise:power", 1, 0),
+    **dict.fromkeys(("clip", "clip_v2"), ("hardtanh", -1, 1)),
+    **{name: (f"elementwise:{name}", 0, 0) for name in ("abs", "exp", "log", "sqrt", "square")},
 }
 # Prefixes of descriptors by driver and algorithm, the driver's default algorithm first; kinds of
 # poolings. Fields after a bar follow the shapes.
@@ -66,7 +63,7 @@ _DRIVERS: Final[Mapping[str, Mapping[str, str]]] = {
     "lrn": {"across": "lrn:"},
     "softmax": dict.fromkeys(("softmax", "accurate"), "softmax:")
     | dict.fromkeys(("logsoftmax", "log"), "log-softmax:"),
-    "eltwise": {name: f"{op}:" for name, op in _ACTIVATIONS.items()},
+    "eltwise": {name: f"{op}:" for name, (op, *_) in _FUNCTIONS.items()},
     "binary": {name: f"elementwise:{name}:" for name in ("add", "mul", "max", "min", "div")}
     | {"sub": "elementwise:add:|by-1"},
     "reduction": {name: f"reduction:{name}:" for name in ("sum", "mean", "max", "min")},
@@ -93,7 +90,7 @@ _KNOWN_VALUES: Final = {
     "attr-dropout": "",
     **dict.fromkeys(("with-peephole", "with-projection"), "false|0"),
     "direction": "left2right|concat",
-    "flags": "[GCHO]*",
+    "flags": "[CHO]*",
     **dict.fromkeys(("encoding", "grouped"), ""),
     "stag": "any|ab(c(d(ef?)?)?)?x?",  # of products: an order that is not transposed
     "scales": "1(:1)*",
@@ -260,11 +257,6 @@ class ListEntry:
         algorithms = self.options.get("alg", (usual,))
         names = [_AFFIXES.sub("", name.lower()) for name in algorithms]
         prefixes = [known[name] for name in names if name in known]
-        low, high = (self.options.get(name, ("0",))[-1] for name in ("alpha", "beta"))
-        prefixes = [
-            f"{prefix}|alpha{low}beta{high}" if prefix == "hardtanh:" else prefix
-            for prefix in prefixes
-        ]
         if not prefixes:
             raise UnsupportedError(
                 f"--alg={algorithms[0]}: there is no such op; nearest: "
@@ -272,7 +264,34 @@ class ListEntry:
             )
         if self.op == "pool":
             return [("", pool or mode) for mode in prefixes]
+        if self.op == "eltwise":
+            prefixes = self._functions([name for name in names if name in known])
         return [(prefix, pool) for prefix in prefixes]
+
+    def _functions(self, names: Sequence[str]) -> list[str]:
+        """Return prefixes of functions with all combinations of their numbers.
+
+        Raises:
+            UnsupportedError: No op has such numbers.
+        """
+        given: dict[str, Sequence[str]] = {
+            name: self.options[name] for name in ("alpha", "beta") if name in self.options
+        }
+        found = []
+        for name, *values in itertools.product(names, *given.values()):
+            texts = dict(zip(given, values, strict=True))
+            numbers = {word: _real_number(f"--{word}", text) for word, text in texts.items()}
+            prefix = _function(name, numbers)
+            if prefix is not None:
+                found.append(prefix)
+        if not found:
+            given = {"alg": names[:1], **given}
+            text = " ".join(f"--{name}={','.join(values)}" for name, values in given.items())
+            _, alpha, beta = _FUNCTIONS[names[0]]
+            raise UnsupportedError(
+                f"{text}: there is no such op; nearest: --alpha={alpha:g} --beta={beta:g}"
+            )
+        return found
 
     def _precisions(self) -> tuple[tuple[str, ...], str]:
         """Return the precisions, and the options with which something else is computed."""
@@ -283,7 +302,10 @@ class ListEntry:
         common = set.intersection(*known) if known else set()
         changed = [] if common or not types else list(types)
         for key, values in self.options.items():
-            if not any(re.fullmatch(_KNOWN_VALUES.get(key, ".*"), value) for value in values):
+            usual = _KNOWN_VALUES.get(key, ".*")
+            if key == "flags" and self.op == "bnorm":  # statistics are given: its inference
+                usual = "[GCHO]*"
+            if not any(re.fullmatch(usual, value) for value in values):
                 changed.append(key)
         given = {**self.options, **types}
         text = " ".join(f"--{key}={','.join(given[key])}" for key in changed)
@@ -305,6 +327,35 @@ class ListEntry:
         return tuple(
             dict.fromkeys(canonical_fusion(text or NOTHING_FUSED) for text in combined)
         ), ""
+
+
+def _real_number(option: str, text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise UsageError(f"{option}={text}: not a finite number; nearest: {option}=0")
+    return number
+
+
+def _function(name: str, numbers: Mapping[str, float]) -> str | None:
+    """Return the prefix of a function's descriptor; None if no op has these numbers.
+
+    Args:
+        name: The library's name of the function.
+        numbers: Its alpha and beta as far as they are given.
+    """
+    op, *usual = _FUNCTIONS[name]
+    alpha, beta = (numbers.get(word, 0.0) for word in ("alpha", "beta"))
+    if op == "hardtanh":
+        return f"hardtanh:|alpha{alpha}beta{beta}" if alpha < beta else None
+    if name == "relu" and alpha:
+        return "elementwise:leaky-relu:|:1"  # a slope that is an operand of one element
+    for word, number in zip(("alpha", "beta"), usual, strict=True):
+        if number and not math.isclose(numbers.get(word, number), number, rel_tol=1e-4):
+            return None
+    return f"{op}:|by{beta}" if name == "pow" and "beta" in numbers else f"{op}:"
 
 
 def _plain_types(values: Sequence[str], driver: str) -> set[str]:

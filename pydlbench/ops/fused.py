@@ -13,7 +13,7 @@ A result of integers is rounded to nearest, and limited to the type's range.
 import functools
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, Final
@@ -23,7 +23,7 @@ from pydlbench.ops.op import Layer, Shape
 from pydlbench.ops.table import OPS
 
 #: Ops of the table by oneDNN's names of activations, with the library's usual numbers.
-_ACTIVATIONS: Final[Mapping[str, tuple[str, float, float]]] = {
+ACTIVATIONS: Final[Mapping[str, tuple[str, float, float]]] = {
     "relu": ("relu", 0, 0),
     "tanh": ("tanh", 0, 0),
     "elu": ("elu", 1, 0),
@@ -49,6 +49,8 @@ _BINARY: Final[Mapping[str, Callable[[Any, Any, Any], Any]]] = {
     "max": lambda np, x, y: np.maximum(x, y),
     "min": lambda np, x, y: np.minimum(x, y),
 }
+#: How many numbers may be chosen; all others are the usual ones.
+_CHOSEN_NUMBERS: Final = {"relu": 1, "linear": 2, "clip": 2, "sum": 1}
 #: Scales and zero points, in the order in which they are written; the bias follows.
 _ATTRIBUTES: Final = (
     "src_scale",
@@ -60,7 +62,7 @@ _ATTRIBUTES: Final = (
 )
 #: Which elements share a value: none, those of an output channel, all.
 _POLICIES: Final = ("per_tensor", "per_oc", "common")
-_NAMES: Final = (*_ATTRIBUTES, *_ACTIVATIONS, "linear", "clip", "sum", *_BINARY)
+_NAMES: Final = (*_ATTRIBUTES, *ACTIVATIONS, "linear", "clip", "sum", *_BINARY)
 #: No operation is fused.
 NOTHING_FUSED: Final = "none"
 
@@ -104,8 +106,8 @@ class FusedOp:
         """FLOPs per element of the result."""
         if self.name in _WITH_NUMBERS and self._has_numbers:
             return _WITH_NUMBERS[self.name][1]
-        if self.name in _ACTIVATIONS:
-            return OPS[_ACTIVATIONS[self.name][0]].passes["forward"].per_element
+        if self.name in ACTIVATIONS:
+            return OPS[ACTIVATIONS[self.name][0]].passes["forward"].per_element
         if self.name == "sum":
             return 1 if self.numbers == (1,) else 2
         return 0 if self.name == "src_zero_point" else 1  # it is subtracted from sums of weights
@@ -113,11 +115,11 @@ class FusedOp:
     @property
     def activation(self) -> str | None:
         """Key in the table of the activation; None for other operations."""
-        return _ACTIVATIONS[self.name][0] if self.name in _ACTIVATIONS else None
+        return ACTIVATIONS[self.name][0] if self.name in ACTIVATIONS else None
 
     @property
     def _has_numbers(self) -> bool:
-        return self.name not in _ACTIVATIONS or self.numbers != _usual_numbers(self.name)
+        return self.name not in ACTIVATIONS or self.numbers != _usual_numbers(self.name)
 
     def apply(self, np: Any, y: Any, tensors: Mapping[str, Any]) -> Any:
         """Return the result of a post-op, or of a bias.
@@ -136,13 +138,13 @@ class FusedOp:
         if self.name in _WITH_NUMBERS and self._has_numbers:
             return _WITH_NUMBERS[self.name][0](np, y, *self.numbers)
         # An activation's formula needs no fields of its layer.
-        formula: Callable[..., Any] = OPS[_ACTIVATIONS[self.name][0]].reference
+        formula: Callable[..., Any] = OPS[ACTIVATIONS[self.name][0]].reference
         return formula(np, None, SimpleNamespace(src=y))
 
 
 def _usual_numbers(name: str) -> tuple[float, ...]:
-    if name in _ACTIVATIONS:
-        return _ACTIVATIONS[name][1:]
+    if name in ACTIVATIONS:
+        return ACTIVATIONS[name][1:]
     return {"linear": (1.0, 0.0), "clip": (0.0, 0.0), "sum": (1.0,)}.get(name, ())
 
 
@@ -185,8 +187,9 @@ def _place(op: FusedOp) -> int:
 def _read(word: str, name: str, values: list[str]) -> FusedOp:
     if name in _ATTRIBUTES or name in _BINARY:
         policy = values[0] if values else _usual_policy(name)
-        allowed = (_usual_policy(name), *([] if name == "bias" else ["common"]))
-        allowed = _POLICIES if name in _BINARY else allowed
+        allowed: Sequence[str] = _POLICIES if name in _BINARY else (_usual_policy(name),)
+        if name == "weights_scale":
+            allowed = ("per_oc", "common")
         if policy not in allowed or len(values) > 1:
             raise unknown_word(f"--fuse {word}: {name} has no such policy", policy, allowed)
         return FusedOp(name, (), policy, name if name in _ATTRIBUTES else "")
@@ -195,10 +198,14 @@ def _read(word: str, name: str, values: list[str]) -> FusedOp:
         numbers = tuple(map(float, values))
     except ValueError:
         numbers = (math.nan,)
-    takes_numbers = name in _WITH_NUMBERS or name == "sum"
-    if not all(map(math.isfinite, numbers)) or len(numbers) > len(usual) * takes_numbers:
+    numbers += usual[len(numbers) :]
+    chosen = _CHOSEN_NUMBERS.get(name, 0)
+    if not all(map(math.isfinite, numbers)) or numbers[chosen:] != usual[chosen:]:
         raise UsageError(f"--fuse {word}: {name} has no such numbers; nearest: {name}")
-    return FusedOp(name, (*numbers, *usual[len(numbers) :]))
+    if name == "clip" and numbers[0] > numbers[1]:
+        low, high = sorted(numbers)
+        raise UsageError(f"--fuse {word}: clip from above to below; nearest: clip:{low:g}:{high:g}")
+    return FusedOp(name, numbers)
 
 
 def canonical_fusion(text: str) -> str:

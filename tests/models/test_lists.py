@@ -60,7 +60,14 @@ def test_shapes_of_another_op_are_refused(problem, choice):
         ("prelu", "8x16:1x16", ["elementwise:leaky-relu:8x16:1x16"]),
         ("shuffle", "--axis=1 --group=4 8x16x5x7", ["move:permute:8x4x4x35by0213"]),
         ("softmax", "2x3x4", ["softmax:mb2ic3ih1iw4axis1"]),
-        ("eltwise", "--alg=clip --alpha=-2 --beta=1 2x3", ["hardtanh:mb2ic3alpha-2"]),
+        ("eltwise", "--alg=clip --alpha=-2,1 --beta=1 2x3", ["hardtanh:mb2ic3alpha-2"]),
+        (
+            "eltwise",
+            "--alg=relu,tanh --alpha=0,0.25 2x3",
+            ["relu:mb2ic3", "elementwise:leaky-relu:2x3:1", "tanh:mb2ic3"],
+        ),
+        ("eltwise", "--alg=pow --alpha=1 --beta=-2 2x3", ["elementwise:power:2x3by-2"]),
+        ("eltwise", "--alg=elu --alpha=1,2 2x3", ["elu:mb2ic3"]),
         ("eltwise", "--alg=eltwise_relu,tanh_dst,round 2x3", ["relu:mb2ic3", "tanh:mb2ic3"]),
         ("binary", "--alg=ADD,SUB 2x3:2x1", ["elementwise:add:2x3:2x1"] * 2),
         ("reduction", "--alg=mean 2x3:2x1", ["reduction:mean:2x3:2x1"]),
@@ -103,6 +110,9 @@ def test_op_goes_before_the_folder(tmp_path):
         ("zeropad", "8x16"),
         ("shuffle", "--group=3 8x16"),
         ("sum", "--sdt=f32:f32:f32 2"),
+        ("eltwise", "--alg=clip 2x3"),
+        ("eltwise", "--alg=elu --alpha=2 2x3"),
+        ("eltwise", "--alg=pow --alpha=0.5 --beta=2 2x3"),
     ],
 )
 def test_without_an_op_the_file_is_refused_with_the_reason(tmp_path, driver, text):
@@ -155,6 +165,14 @@ def test_passes_and_types_are_those_of_the_options(tmp_path, options, passes, pr
     assert (list(row.passes), row.precisions, row.changed) == (passes, precisions, changed)
 
 
+@pytest.mark.parametrize("driver", ["lnorm", "gnorm"])
+def test_given_statistics_are_of_batch_normalisations_only(tmp_path, driver):
+    (row,) = listed(
+        tmp_path, "--flags=G 5x8" if driver == "lnorm" else "--flags=G ic8ih3", driver=driver
+    )
+    assert row.changed == "--flags=G"
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
@@ -163,11 +181,12 @@ def test_passes_and_types_are_those_of_the_options(tmp_path, options, passes, pr
         ("--batch=../other", "not in the folder of the list"),
         ("--batch=/dev/null", "not in the folder of the list"),
         ("--mb=3x mb2ic3ih8oc4kh3", "--mb=3x: not a number"),
+        ("--alpha=x 2x3", "--alpha=x: not a finite number"),
     ],
 )
 def test_bad_lines_are_refused(tmp_path, text, reason):
     with pytest.raises(UsageError, match=reason):
-        listed(tmp_path, text)
+        listed(tmp_path, text, driver="eltwise" if "alpha" in text else "mine")
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ PRODUCT = parse_problem("5x6x7:5x7x8")
         ("add:f32:per_oc+mul:common", "add:per_oc-mul"),
         ("weights_scale:common+src_scale", "src_scale-weights_scale:common"),
         ("clip:-1:6", "clip:-1:6"),
+        ("relu:0:0+elu:1+swish:1", "relu-elu-swish"),  # the usual numbers
     ],
 )
 def test_texts_have_one_form(text, canonical):
@@ -43,6 +44,10 @@ def test_texts_have_one_form(text, canonical):
         "relu:x",
         "relu:nan",
         "sum:1:2",
+        "relu:0.1:3",
+        "elu:0.5",
+        "clip:6:-1",
+        "src_scale:per_oc",
         "bias+bias",
         "add:per_row",
         "tanh:1",

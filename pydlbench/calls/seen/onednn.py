@@ -23,6 +23,7 @@ from pydlbench.calls.meaning import (
 )
 from pydlbench.errors import UnsupportedError
 from pydlbench.ops.descriptor import parse_problem
+from pydlbench.ops.fused import ACTIVATIONS
 from pydlbench.ops.op import Layer
 from pydlbench.ops.table import build_layer
 from pydlbench.records.trace import RecordedCall
@@ -257,13 +258,8 @@ def _inner_product(line: _Line) -> Meaning:
 
 
 #: Ops of the table by oneDNN's names of activations.
-_ACTIVATIONS: Final = {
-    **{name: name for name in ("relu", "elu", "tanh", "hardswish", "hardsigmoid", "mish")},
-    "logistic": "sigmoid",
-    "swish": "silu",
-    "soft_relu": "softplus",
-    "gelu_erf": "gelu",
-    "gelu_tanh": "gelu-tanh",
+_ACTIVATIONS: Final = {name: op for name, (op, *_) in ACTIVATIONS.items()} | {
+    "soft_relu": "softplus"
 }
 _ARITHMETIC: Final = ("abs", "exp", "log", "sqrt", "square", "round")
 
@@ -276,6 +272,9 @@ def _eltwise(line: _Line) -> Meaning:
         slope = float(line.words.get("alpha", 0)) if name == "relu" else 0.0
         numbers = [slope] if slope else []
         part = elementwise.activation(_ACTIVATIONS[name], shape, *numbers, pass_=line.pass_)
+    elif name in ("clip", "clip_v2"):
+        low, high = (float(line.words.get(word, 0)) for word in ("alpha", "beta"))
+        part = elementwise.hard_tanh(line.value(shape), low, high, pass_=line.pass_)
     else:
         raise UnsupportedError(f"oneDNN's eltwise_{name}: no rule for this function")
     return line.complete(part, shape)
