@@ -45,7 +45,8 @@ def read_problems(path: Path, argument: str) -> Iterator[ListEntry]:
         described = _object(text_of(definition, argument), f"{definition}: ")
     else:
         described = _object(text, f"{argument}: ")
-        if all(axis.get("type") == "const" for axis in described["axes"].values()):
+        axes = _member(described, "axes", f"{argument}: ").values()
+        if all(isinstance(axis, dict) and axis.get("type") == "const" for axis in axes):
             yield _entry(described, {}, f"{path}: ")
             return
         source = _beside(path, f"workloads/**/{path.stem}.jsonl", argument)
@@ -56,7 +57,8 @@ def read_problems(path: Path, argument: str) -> Iterator[ListEntry]:
             continue
         where = f"{source}:{number}: "
         value = _object(line, where)
-        entry = _entry(described, value.get("workload", value).get("axes", {}), where)
+        workload = _member(value, "workload", where) if "workload" in value else value
+        entry = _entry(described, _member(workload, "axes", where), where)
         if entry.text not in seen:
             seen.add(entry.text)
             yield entry
@@ -84,6 +86,19 @@ def _object(text: str, where: str) -> dict[str, Any]:
     return value
 
 
+def _member(value: Mapping[str, Any], name: str, where: str) -> dict[str, Any]:
+    member = value.get(name)
+    if not isinstance(member, dict):
+        raise UsageError(f"{where}{name}: no JSON object; {_NEAREST}")
+    return member
+
+
+def _size(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"size {value!r}")
+    return value
+
+
 def _entry(described: Mapping[str, Any], given: Mapping[str, Any], where: str) -> ListEntry:
     """Return the problem of a definition with the values of its variable axes."""
     try:
@@ -94,10 +109,10 @@ def _entry(described: Mapping[str, Any], given: Mapping[str, Any], where: str) -
         }
         inputs = [each for each in described["inputs"].values() if each["shape"] is not None]
         outputs = list(described["outputs"].values())
-        shapes = [[int(axes[axis]) for axis in each["shape"]] for each in (*inputs, *outputs)]
+        shapes = [[_size(axes[axis]) for axis in each["shape"]] for each in (*inputs, *outputs)]
         types = {each["dtype"] for each in (*inputs, *outputs)}
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise UsageError(f"{where}{error}: not known in the definition; {_NEAREST}") from None
+        raise UsageError(f"{where}{error}: not what a definition has; {_NEAREST}") from None
     if op not in ("gemm", "rmsnorm"):
         raise UsageError(
             f"{where}op_type {op}: not read: values of its inputs, such as lengths and tables of "

@@ -100,6 +100,9 @@ def test_constant_axes_need_no_workloads(tmp_path):
         ({"outputs": {"C": {"shape": ["M", "N"], "dtype": "float32"}}}, "other operands or types"),
         ({"outputs": {"C": {"shape": ["N", "M"], "dtype": "float16"}}}, "other operands or types"),
         ({"inputs": {"A": {"shape": ["M", "X"], "dtype": "float16"}}}, "'X'"),
+        ({"axes": {**GEMM["axes"], "K": {"type": "const", "value": 2.5}}}, "size 2.5"),
+        ({"axes": {**GEMM["axes"], "K": {"type": "const", "value": float("inf")}}}, "size inf"),
+        ({"axes": {**GEMM["axes"], "K": 8}}, "nearest"),
     ],
 )
 def test_what_is_no_layer_is_named(written, change, words):
@@ -112,10 +115,27 @@ def test_what_is_no_layer_is_named(written, change, words):
 
 @pytest.mark.parametrize(
     ("ending", "text"),
-    [("json", json.dumps(GEMM)), ("jsonl", "{}"), ("json", '{"axes": '), ("json", "[]")],
+    [
+        ("json", json.dumps(GEMM)),
+        ("jsonl", "{}"),
+        ("json", '{"axes": '),
+        ("json", "[]"),
+        ("json", '{"op_type": "gemm", "axes": [3]}'),
+        ("json", '{"op_type": "gemm", "inputs": {"axes": {}}}'),
+    ],
 )
 def test_a_file_without_its_other_half_or_damaged_is_one_line(tmp_path, ending, text):
     path = tmp_path / f"alone.{ending}"
     path.write_text(text)
     with pytest.raises(UsageError, match="nearest"):
+        layers(path)
+
+
+@pytest.mark.parametrize(
+    "line", ['{"workload": "axes"}', '{"axes": [3]}', '{"workload": {"axes": 3}}']
+)
+def test_a_damaged_workload_is_one_line(written, line):
+    path = written(GEMM, (3,), "M")[1]
+    path.write_text(f"{path.read_text()}{line}\n")
+    with pytest.raises(UsageError, match=f"{path.name}:2: .*nearest"):
         layers(path)
