@@ -184,7 +184,7 @@ def check_case(spec: KernelSpec) -> None:
     if (spec.precision in MIXED_TYPES or fused) and spec.pass_ != "forward":
         what = f"--fuse {spec.fuse}" if fused else spec.precision
         raise UnsupportedError(f"{what} is for the forward pass")
-    if fused and spec.layer.entry.kind not in ("conv", "deconv", "gemm"):
+    if fused and spec.layer.entry.kind not in FUSED_KINDS:
         raise UnsupportedError(
             f"--fuse {spec.fuse}: {spec.layer.kind} has no fused operations; nearest: "
             "convolutions and products"
@@ -196,8 +196,10 @@ def check_case(spec: KernelSpec) -> None:
         )
 
 
+#: Kinds of layers with fused operations on CPUs.
+FUSED_KINDS = ("conv", "deconv", "gemm")
 # Kinds of layers whose tensors may have different types, or integers.
-_MIXED_KINDS = ("conv", "deconv", "gemm", "pool")
+_MIXED_KINDS = (*FUSED_KINDS, "pool")
 
 
 def check_all_is_read(layer: Layer) -> None:

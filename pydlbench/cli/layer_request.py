@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pydlbench.models.lists import ListedLayer
     from pydlbench.records.measurement import KernelSpec
 
-    #: Layer, pass, precision and propagation.
+    #: Layer, pass, precision, propagation and fused operations.
     Problem = tuple[Layer, str, str, str, str]
 
 # Seconds of sampling per row if backends compete: each waits for all others, and what is compared

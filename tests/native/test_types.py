@@ -85,6 +85,9 @@ def test_bfloat16_with_results_in_float32(backend):
         ("relu:mb2ic4ih5", "fp32", "bias-relu", "forward"),
         ("33x24:24x50", "int8", "none", "backward-data"),
         ("33x24:24x50", "fp32", "bias-relu", "backward-data"),
+        ("33x24:24x50", "fp32", "bias", "backward-weights"),
+        ("mb2ic8ih9oc16kh3", "fp32", "bias", "backward-data"),
+        ("relu:mb2ic4ih5", "fp32", "bias", "forward"),
     ],
 )
 def test_what_has_no_such_kernel(backend, problem, precision, fuse, pass_):

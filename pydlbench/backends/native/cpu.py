@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 import pydlbench._cpu as _cpu
 from pydlbench.backends import autotune
 from pydlbench.backends.base import (
+    FUSED_KINDS,
     KernelFacts,
     Preparation,
     check_case,
@@ -469,6 +470,11 @@ class CpuBackend:
     def _check_support(self, spec: KernelSpec) -> None:
         check_case(spec)
         check_not_emulated(arithmetic(spec.precision), self._isa)
+        has_bias = spec.pass_ == "forward" and spec.layer.entry.kind in FUSED_KINDS
+        if spec.fuse == "bias" and not has_bias:
+            raise UnsupportedError(
+                "--fuse bias: natively on a CPU for the forward pass of convolutions and products"
+            )
         if spec.cache == "weights-cold" and not spec.layer.weight_elements:
             raise UnsupportedError(f"{spec.layer.kind} has no weights to keep out of the cache")
 

@@ -58,6 +58,7 @@ def test_quantized_operators(backend, problem, precision, fuse, algorithm):
     ("problem", "precision", "fuse", "pool", "nearest"),
     [
         (CONV, "int8", "none", None, "u8s8f32"),
+        (PRODUCT, "u8s8s32", "none", None, "u8s8f32"),
         (CONV, "s8s8s8", SCALES, None, "u8s8f32"),
         (CONV, "u8s8f32", "tanh", None, "bias-relu"),
         ("3x4x5:3x5x6", "int8", "none", None, "batched"),

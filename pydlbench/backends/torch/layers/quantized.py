@@ -47,7 +47,7 @@ def variants_of(site: CompilationSite) -> list[Variant]:
         raise UnsupportedError(
             "torch: quantized convolutions have unsigned sources; nearest: --precision u8s8f32"
         )
-    if layer.op == "gemm" and result == "s32" and spec.fuse == NOTHING_FUSED:
+    if layer.op == "gemm" and spec.precision == "int8" and spec.fuse == NOTHING_FUSED:
         return [
             site.variant(
                 _plain_product,
@@ -81,9 +81,8 @@ def variants_of(site: CompilationSite) -> list[Variant]:
 
 
 def _plain_product(operands: TorchOperands) -> BoundFunction:
-    types = tensor_types(operands.layer, "int8")
     tensors = tuple(
-        operands.place.tensor(operands.inputs[role][0], dtype=_TYPES[types[role]])
+        operands.place.tensor(operands.inputs[role][0], dtype=torch.int8)
         for role in ("src", "weights")
     )
 
