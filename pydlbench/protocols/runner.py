@@ -6,7 +6,7 @@ from typing import Any
 from msgspec.structs import force_setattr
 
 from pydlbench.backends.base import Backend
-from pydlbench.backends.steps.definition import make_batch, make_weights
+from pydlbench.backends.steps.inputs import make_batch, make_weights
 from pydlbench.backends.steps.registry import worker_of
 from pydlbench.models import build_model
 from pydlbench.models.graph import Model

@@ -10,13 +10,7 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from pydlbench.backends.steps.definition import (
-    INPUTS,
-    VALUES,
-    WEIGHTS,
-    matching_tensors,
-    saved_results,
-)
+from pydlbench.backends.steps.inputs import INPUTS, VALUES, WEIGHTS, matching_tensors, saved_results
 from pydlbench.backends.steps.timed_results import BUFFER
 from pydlbench.backends.steps.user_model import DRAWS
 from pydlbench.records.agreement import DISTURBANCE, OUTPUT, TOLERANCE, Agreement, StepAgreement

@@ -1066,7 +1066,7 @@ LAYERLESS = [
         None,
         "onnx.MultiHeadAttention: no rule for keys that are split by heads",
     ),
-    (onnx_node("QLinearConv", IMAGES), None, "onnx.QLinearConv: no rule for this operator"),
+    (onnx_node("QLinearSoftmax", IMAGES), None, "onnx.QLinearSoftmax: no rule for this operator"),
     (aten("_grouped_mm.default(T6x4, T3x4x5, int32[3](1))"), 240, "values"),
     (
         aten(f"mkldnn_rnn_layer.default({LSTM}, False, [], 1, 8, 1, True, False, False, False)"),

@@ -62,7 +62,7 @@ REFUSED = [
     ("layers --device cuda:0 --timing event", "--timing event", "events"),
     ("layers --device cuda:0 --threads 2", "--threads 2", "leave it out"),
     ("layers --timing events", "--timing events", "--device cuda:0"),
-    ("layers --fuse relo", "--fuse relo", "relu"),
+    ("layers --fuse relo", "--fuse relo", "relu, elu"),
     ("layers --workspace-limit 1G", "--workspace-limit 1G", "--device cuda:0"),
     ("layers --mode eager", "--mode eager", "--backend torch"),
     ("layers --backend torch --mode xla", "--mode xla", "eager, compiled, frozen"),

@@ -2,7 +2,7 @@
 
 from onnx import TensorProto, helper, numpy_helper
 
-from pydlbench.backends.steps.definition import make_weights, weight_shapes
+from pydlbench.backends.steps.inputs import make_weights, weight_shapes
 from pydlbench.models.graph import INPUT, Builder
 
 #: Of the operators, and of the file.

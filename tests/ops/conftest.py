@@ -109,6 +109,8 @@ def pointwise(draw: st.DrawFn) -> Layer:
             continue
         if field.type == "integer" and field.name not in _NUMBERS:
             values[field.name] = draw(st.integers(1, min(9, field.maximum)))
+        elif field.type == "flag":
+            values[field.name] = draw(st.booleans())
         else:
             values[field.name] = draw(_NUMBERS.get(field.name, _REAL))
     return op.build(**values)

@@ -16,7 +16,8 @@ from pydlbench.protocols.protocol import LogStream, ProtocolRun, ProtocolSubject
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pydlbench.backends.steps.definition import Batch, StepDefinition
+    from pydlbench.backends.steps.definition import StepDefinition
+    from pydlbench.backends.steps.inputs import Batch
     from pydlbench.protocols.data.datasets import Dataset
     from pydlbench.records.published import ProtocolNumber
 

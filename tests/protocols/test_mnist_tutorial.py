@@ -13,7 +13,7 @@ from pydlbench.protocols.data.datasets import Dataset, Split
 from pydlbench.protocols.protocol import MNIST_TUTORIAL, ProtocolSubject
 
 if TYPE_CHECKING:
-    from pydlbench.backends.steps.definition import Batch
+    from pydlbench.backends.steps.inputs import Batch
 
 # As a GTX 1070 printed them: the first two reports, one after a decay, the end.
 PUBLISHED = """\

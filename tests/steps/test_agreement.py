@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tiny
 
-from pydlbench.backends.steps.definition import make_weights
+from pydlbench.backends.steps.inputs import make_weights
 from pydlbench.backends.steps.serving import catalogue_model, serve_step
 from pydlbench.records.agreement import Agreement
 from pydlbench.records.step import StepPreparation, StepSpec

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tiny
 
-from pydlbench.backends.steps.definition import make_batch, make_weights
+from pydlbench.backends.steps.inputs import make_batch, make_weights
 from pydlbench.errors import UsageError
 from pydlbench.ops.table import build_layer
 from pydlbench.records.step import StepSpec, framework_text

@@ -22,7 +22,8 @@ from pydlbench.backends.frameworks.operands import LayerLayout
 from pydlbench.backends.jax.forward import FILTERS, FORWARD, JaxForwardOptions
 from pydlbench.backends.jax.settings import jax, jax_device
 from pydlbench.backends.steps.catalogue import host_arrays
-from pydlbench.backends.steps.definition import Batch, Losses, StepDefinition, trained
+from pydlbench.backends.steps.definition import Losses, StepDefinition
+from pydlbench.backends.steps.inputs import Batch, trained
 from pydlbench.backends.steps.network import (
     LOSS,
     OPTIMIZER,

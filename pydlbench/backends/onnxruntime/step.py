@@ -36,7 +36,7 @@ from pydlbench.backends.onnxruntime.backend import (
     words,
 )
 from pydlbench.backends.onnxruntime.recording import record, tracer
-from pydlbench.backends.steps.definition import load_values
+from pydlbench.backends.steps.inputs import load_values
 from pydlbench.backends.steps.timed_calls import (
     CallCost,
     OperatorsKernel,

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from pydlbench.backends.frameworks.operands import arrange, plain
 from pydlbench.backends.steps.definition import (
-    Batch,
     Fetch,
     FrameworkStep,
     LossKind,
@@ -21,9 +20,8 @@ from pydlbench.backends.steps.definition import (
     StepDefinition,
     StepModel,
     definition_of,
-    save_results,
-    trained,
 )
+from pydlbench.backends.steps.inputs import Batch, save_results, trained
 from pydlbench.calls.seen import meaning_of
 from pydlbench.models.graph import Model
 from pydlbench.models.passes import macs, parameters

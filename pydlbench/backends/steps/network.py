@@ -15,13 +15,8 @@ from numpy.typing import NDArray
 
 from pydlbench.backends.frameworks.operands import LayerLayout
 from pydlbench.backends.steps.catalogue import CatalogueModel, host_arrays
-from pydlbench.backends.steps.definition import (
-    Batch,
-    Outcome,
-    StepDefinition,
-    check_trainable,
-    weight_shapes,
-)
+from pydlbench.backends.steps.definition import Outcome, StepDefinition, check_trainable
+from pydlbench.backends.steps.inputs import Batch, weight_shapes
 from pydlbench.models.graph import INPUT, GraphNode, Model, cropped
 from pydlbench.ops.op import Layer
 

@@ -14,8 +14,9 @@ from typing import Any, Protocol, cast
 from numpy.typing import NDArray
 
 from pydlbench.backends.steps.catalogue import CatalogueModel
-from pydlbench.backends.steps.definition import Batch, StepModel
+from pydlbench.backends.steps.definition import StepModel
 from pydlbench.backends.steps.device import DeviceOperators
+from pydlbench.backends.steps.inputs import Batch
 from pydlbench.backends.steps.timed_calls import LoggedOperators, OperatorsKernel
 from pydlbench.models.graph import Model
 from pydlbench.records.step import StepSpec

@@ -7,8 +7,9 @@ from typing import Any
 
 from pydlbench.backends.frameworks.backend import FrameworkBackend
 from pydlbench.backends.steps.catalogue import CatalogueModel
-from pydlbench.backends.steps.definition import Batch, StepModel, make_batch, make_weights
+from pydlbench.backends.steps.definition import StepModel
 from pydlbench.backends.steps.device import step_kernel
+from pydlbench.backends.steps.inputs import Batch, make_batch, make_weights
 from pydlbench.backends.steps.registry import worker_of
 from pydlbench.backends.steps.timed_results import TimedResults
 from pydlbench.backends.steps.trace import TracedSteps

@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from pydlbench.backends.host_clock import check_sealed, sealed
-from pydlbench.backends.steps.definition import save_results, saved_results
+from pydlbench.backends.steps.inputs import save_results, saved_results
 from pydlbench.backends.steps.user_model import UserModel
 
 #: Name of two numbers: elements by which the inputs were rolled, and executions since then.

@@ -17,12 +17,11 @@ from typing import Any, ClassVar, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pydlbench.backends.steps.definition import (
+from pydlbench.backends.steps.definition import Losses, StepModel
+from pydlbench.backends.steps.inputs import (
     INPUTS,
     VALUES,
     WEIGHTS,
-    Losses,
-    StepModel,
     load_values,
     matching_tensors,
     save_results,

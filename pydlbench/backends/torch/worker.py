@@ -17,8 +17,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from pydlbench.backends.frameworks.backend import FrameworkBackend
 from pydlbench.backends.steps import device
-from pydlbench.backends.steps.definition import make_batch, make_weights, weight_shapes
 from pydlbench.backends.steps.device import DeviceCall, DeviceOperators
+from pydlbench.backends.steps.inputs import make_batch, make_weights, weight_shapes
 from pydlbench.backends.steps.serving import model_of
 from pydlbench.backends.steps.timed_calls import (
     LoggedOperators,

@@ -9,12 +9,8 @@ import numpy as np
 import pytest
 import tiny
 
-from pydlbench.backends.steps.definition import (
-    StepDefinition,
-    definition_of,
-    make_batch,
-    make_weights,
-)
+from pydlbench.backends.steps.definition import StepDefinition, definition_of
+from pydlbench.backends.steps.inputs import make_batch, make_weights
 from pydlbench.backends.steps.serving import serve_step
 from pydlbench.backends.steps.timed_calls import CallCosts
 from pydlbench.calls.groups import CallGroup, step_groups

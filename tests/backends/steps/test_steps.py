@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tiny
 
-from pydlbench.backends.steps.definition import Batch, make_batch
+from pydlbench.backends.steps.inputs import Batch, make_batch
 from pydlbench.backends.steps.requests import request_step
 from pydlbench.backends.steps.serving import catalogue_model, serve_step
 from pydlbench.devices.cpu.facts import read_cpu_facts

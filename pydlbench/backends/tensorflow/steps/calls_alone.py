@@ -12,7 +12,7 @@ import numpy as np
 from pydlbench.backends.frameworks.backend import FrameworkBackend, framework_errors
 from pydlbench.backends.frameworks.verbose import output_of
 from pydlbench.backends.steps.catalogue import host_arrays
-from pydlbench.backends.steps.definition import make_batch
+from pydlbench.backends.steps.inputs import make_batch
 from pydlbench.backends.steps.timed_calls import (
     CallCosts,
     LoggedOperators,

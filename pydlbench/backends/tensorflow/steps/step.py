@@ -23,13 +23,8 @@ from numpy.typing import NDArray
 from pydlbench.backends.frameworks.backend import op_of
 from pydlbench.backends.frameworks.operands import LayerLayout
 from pydlbench.backends.steps.catalogue import host_arrays, pass_step, product_flops
-from pydlbench.backends.steps.definition import (
-    Batch,
-    FrameworkStep,
-    StepDefinition,
-    StepModel,
-    trained,
-)
+from pydlbench.backends.steps.definition import FrameworkStep, StepDefinition, StepModel
+from pydlbench.backends.steps.inputs import Batch, trained
 from pydlbench.backends.steps.network import (
     LOSS,
     OPTIMIZER,

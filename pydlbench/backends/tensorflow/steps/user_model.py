@@ -17,7 +17,7 @@ import numpy as np
 from keras.src.backend.common import global_state  # no public name has the numbers of layers
 
 from pydlbench.backends.frameworks.backend import FrameworkBackend
-from pydlbench.backends.steps.definition import INPUTS, VALUES, saved_results
+from pydlbench.backends.steps.inputs import INPUTS, VALUES, saved_results
 from pydlbench.backends.steps.network import LOSS, OPTIMIZER
 from pydlbench.backends.steps.user_code import load_user_object, user_code_errors
 from pydlbench.backends.steps.user_model import MU, RATE, Tensors, UserModel

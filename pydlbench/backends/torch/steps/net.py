@@ -24,7 +24,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 
 from pydlbench.backends.frameworks.backend import op_of
-from pydlbench.backends.steps.definition import weight_shapes
+from pydlbench.backends.steps.inputs import weight_shapes
 from pydlbench.backends.torch.layers.forward import FORWARD, TorchForwardOptions, window_of
 from pydlbench.backends.torch.steps.recording import DispatchRecorder, Naming
 from pydlbench.errors import UnsupportedError

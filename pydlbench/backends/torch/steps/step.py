@@ -20,10 +20,6 @@ from torch import fx, nn
 from pydlbench.backends import base
 from pydlbench.backends.steps.catalogue import CatalogueModel, pass_step, product_flops
 from pydlbench.backends.steps.definition import (
-    INPUTS,
-    VALUES,
-    WEIGHTS,
-    Batch,
     Fetch,
     FrameworkStep,
     LossKind,
@@ -31,8 +27,8 @@ from pydlbench.backends.steps.definition import (
     StepDefinition,
     StepModel,
     check_trainable,
-    save_results,
 )
+from pydlbench.backends.steps.inputs import INPUTS, VALUES, WEIGHTS, Batch, save_results
 from pydlbench.backends.steps.trace import StepTracer
 from pydlbench.backends.steps.user_model import UserLosses
 from pydlbench.backends.torch import settings

@@ -16,7 +16,8 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from pydlbench.backends.frameworks.backend import FrameworkBackend
-from pydlbench.backends.steps.definition import Batch, LossKind, StepDefinition
+from pydlbench.backends.steps.definition import LossKind, StepDefinition
+from pydlbench.backends.steps.inputs import Batch
 from pydlbench.backends.steps.user_code import user_code_errors, user_line
 from pydlbench.backends.steps.user_model import DRAWS, MU, RATE, Tensors, UserModel
 from pydlbench.backends.torch.dispatch import DispatchMode

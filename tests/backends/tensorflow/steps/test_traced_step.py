@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pydlbench.analysis.breakdown_run import FUSED
-from pydlbench.backends.steps.definition import make_batch, make_weights
+from pydlbench.backends.steps.inputs import make_batch, make_weights
 from pydlbench.backends.steps.requests import request_step
 from pydlbench.backends.steps.serving import model_of
 from pydlbench.errors import PrimitiveError, UnsupportedError

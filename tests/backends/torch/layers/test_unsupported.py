@@ -26,7 +26,10 @@ POOL = build_layer("pool", batch=1, channels=2, in_size=6, kernel=3)
         ({"layer": CONV, "mode": "frozen", "propagation": "training"}, "training changes the"),
         ({"layer": CONV, "mode": "frozen", "device": "cuda:0"}, "for CPUs"),
         ({"layer": POOL, "mode": "frozen"}, "with weights"),
-        ({"layer": CONV, "fuse": "bias-relu"}, "--fuse bias-relu .*nearest: bias"),
+        (
+            {"layer": CONV, "device": "cuda:0", "fuse": "bias-relu"},
+            "--fuse bias-relu .*nearest: bias",
+        ),
         ({"layer": CONV, "device": "cuda:0", "precision": "fp16"}, "cannot keep fp16 off"),
         ({"layer": CONV, "device": "cuda:0", "precision": "fp8-tc"}, "matrix products only"),
         (

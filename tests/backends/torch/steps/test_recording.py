@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 from torch.profiler import ProfilerActivity, profile  # noqa: E402 - not installed everywhere
 
 from pydlbench.backends.steps import requests  # noqa: E402 - below importorskip
-from pydlbench.backends.steps.definition import make_batch, make_weights  # noqa: E402 - below importorskip
+from pydlbench.backends.steps.inputs import make_batch, make_weights  # noqa: E402 - below importorskip
 from pydlbench.backends.torch.backend import create  # noqa: E402 - below importorskip
 from pydlbench.backends.torch.steps.recording import DispatchRecorder  # noqa: E402 - below importorskip
 from pydlbench.backends.torch.steps.step import TorchModel  # noqa: E402 - below importorskip
