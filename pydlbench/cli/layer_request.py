@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Any, Final
@@ -16,7 +16,7 @@ from pydlbench.cli.terminal import tell
 from pydlbench.cli.values import choices
 from pydlbench.errors import UsageError, nearest
 from pydlbench.grouping import group_by
-from pydlbench.ops.fused import canonical_fusion
+from pydlbench.ops.fused import NOTHING_FUSED, canonical_fusion
 from pydlbench.ops.op import Layer
 from pydlbench.runner.tasks import KernelTask, Task, TaskRow
 from pydlbench.words import (
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from pydlbench.models.lists import ListedLayer
     from pydlbench.records.measurement import KernelSpec
 
+    #: Passes with their propagation, by layer.
+    _Asked = Mapping[ListedLayer, Sequence[tuple[str, str]]]
     #: Layer, pass, precision, propagation and fused operations.
     Problem = tuple[Layer, str, str, str, str]
 
@@ -229,10 +231,12 @@ def read_problems(
             for pass_, kind in product(passes, kinds)
             if pass_ == "forward" or kind == kinds[0]
         ]
+        asked = {row: ("pass_" not in args.given and row.passes) or usual for row in listed}
+        passes = list(dict.fromkeys(pass_ for pairs in asked.values() for pass_, _ in pairs))
         problems = [
             (row.layer, pass_, precision, kind, fuse)
-            for row in listed
-            for pass_, kind in (("pass_" not in args.given and row.passes) or usual)
+            for row, pairs in asked.items()
+            for pass_, kind in pairs
             for precision in (
                 precisions
                 if "precision" in args.given or not row.precisions
@@ -241,12 +245,16 @@ def read_problems(
             for fuse in ("fuse" not in args.given and row.fusions) or fusions
             if pass_ in row.layer.passes and (fuse == fusions[0] or _changed_by_fusion(fuse, pass_))
         ]
-        notes += () if "all" in args.pass_ else _missing_passes(layers, passes)
+        notes += () if "all" in args.pass_ else _missing_passes(asked, passes)
+        if "fuse" not in args.given:
+            notes += _unfused_passes(asked)
     else:
         layers = [recorded.layer for recorded, _ in log.layers]
         problems = _recorded(args, log, passes, precisions, device, fusions)
         notes = log.notes
     if not problems:
+        if any(pass_ in layer.passes for layer in layers for pass_ in passes):
+            raise UsageError(f"--shape {args.shape[0]}: {notes[-1]}; nearest: --fuse none")
         valid = ", ".join(dict.fromkeys(pass_ for layer in layers for pass_ in layer.passes))
         words = ", ".join(dict.fromkeys(map(_kind_text, layers)))
         raise UsageError(f"--pass {','.join(passes)}: {words} has no such pass; choices: {valid}")
@@ -340,16 +348,36 @@ def _models(names: Sequence[str]) -> Sequence[str]:
     return names
 
 
-def _missing_passes(layers: Sequence[Layer], passes: Sequence[str]) -> tuple[str, ...]:
+def _missing_passes(asked: _Asked, passes: Sequence[str]) -> tuple[str, ...]:
     """Return a note for each pass that some of the layers do not have."""
-    return tuple(
-        f"{kind} has no {pass_} pass, left out: "
-        f"{', '.join(layer.name or layer.problem for layer in without)}"
-        for pass_ in passes
-        for kind, without in group_by(
-            (layer for layer in layers if pass_ not in layer.passes), _kind_text
-        ).items()
+    notes = []
+    for pass_ in passes:
+        lacking = [
+            row.layer
+            for row, pairs in asked.items()
+            if pass_ in dict(pairs) and pass_ not in row.layer.passes
+        ]
+        notes += [
+            f"{kind} has no {pass_} pass, left out: {_names(without)}"
+            for kind, without in group_by(lacking, _kind_text).items()
+        ]
+    return tuple(notes)
+
+
+def _unfused_passes(asked: _Asked) -> tuple[str, ...]:
+    """Return a note on the gradients with which a list fuses operations."""
+    left_out = [
+        row.layer
+        for row, pairs in asked.items()
+        if row.fusions and NOTHING_FUSED not in row.fusions and set(dict(pairs)) != {"forward"}
+    ]
+    return (
+        (f"gradients have no fused operations, left out: {_names(left_out)}",) if left_out else ()
     )
+
+
+def _names(layers: Sequence[Layer]) -> str:
+    return ", ".join(layer.name or layer.problem for layer in layers)
 
 
 def _kind_text(layer: Layer) -> str:

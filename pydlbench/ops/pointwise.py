@@ -122,9 +122,8 @@ _ACTIVATIONS: Final = (
         no_gpu=NO_CUDA_KERNEL,
     ),
     # ``src`` where it is positive, else ``src * weights``, with one weight per channel, or a single
-    # one for all. Two comparisons and products, as in ``elementwise:leaky-relu``; backward a
-    # comparison and a product for the source, and a product and an addition for the weights
-    # (K. He et al., 2015).
+    # one for all. A comparison and a product, as in ``elementwise:leaky-relu``; backward the same
+    # for the source, and a product and an addition for the weights (K. He et al., 2015).
     pointwise_op(
         "prelu",
         {

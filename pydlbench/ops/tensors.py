@@ -224,8 +224,8 @@ def merged_elementwise(name: str, *shapes: Sequence[int], number: float = 1.0) -
 # -----------------------------------------------------------------------------
 # Sums, means, extremes, the Euclidean norm and the logarithm of a sum of exponentials over some
 # dimensions, which are 1 in ``dst``. FLOPs are per element of the source; operations per element of
-# the result are not counted. An index is that of the extreme among the reduced elements, which are
-# one dimension then, or adjacent ones.
+# the result are not counted. An index is that of the extreme along the reduced dimension; with an
+# index there is only one.
 
 
 def _settle_reduction(values: dict[str, Any]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import signal
 from contextlib import contextmanager
 
@@ -122,6 +123,28 @@ def test_each_kind_of_layer_says_which_pass_it_lacks(session, capsys):
     assert "backward-weights" in err
     assert "alexnet/pool1" in err
     assert "relu:mb1ic3" in err
+
+
+@pytest.mark.parametrize(
+    ("driver", "options", "named"),
+    [
+        ("eltwise", "--dir=FWD_D,BWD_D --alg=relu --alpha=0.5 2x3", "leaky-relu:6:1"),
+        ("conv", "--dir=FWD_D,BWD_D --attr-post-ops=relu ic8ih3oc4kh1", "ic8ih3oc4"),
+    ],
+)
+def test_a_pass_of_a_list_that_is_left_out_is_named(
+    session, capsys, tmp_path, driver, options, named
+):
+    path = tmp_path / driver / "list"
+    path.parent.mkdir()
+    path.write_text(options)
+    command.run(parse("--shape", f"@{path}"), session.open)
+    assert [case.pass_ for case in session.cases] == ["forward"]
+    assert re.search(f"left out: .*{named}", capsys.readouterr().err)
+    path.write_text(options.replace("FWD_D,", ""))
+    with pytest.raises(UsageError) as caught:
+        command.run(parse("--shape", f"@{path}"), session.open)
+    assert "forward" not in str(caught.value).partition(";")[0]
 
 
 def test_both_propagations_do_not_double_backward_passes(session):

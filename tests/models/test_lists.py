@@ -58,13 +58,14 @@ def test_shapes_of_another_op_are_refused(problem, choice):
         ("lnorm", "5x7", ["layernorm:ic5ih1iw7"]),
         ("gnorm", "g2ic8ih3", ["groupnorm:mb1ic8ih3g2"]),
         ("prelu", "8x16:1x16", ["elementwise:leaky-relu:8x16:1x16"]),
+        ("prelu", "2x8x5x7:1x8x1x1", ["elementwise:leaky-relu:2x8x35:1x8x1"]),
         ("shuffle", "--axis=1 --group=4 8x16x5x7", ["move:permute:8x4x4x35by0213"]),
         ("softmax", "2x3x4", ["softmax:mb2ic3ih1iw4axis1"]),
         ("eltwise", "--alg=clip --alpha=-2,1 --beta=1 2x3", ["hardtanh:mb2ic3alpha-2"]),
         (
             "eltwise",
             "--alg=relu,tanh --alpha=0,0.25 2x3",
-            ["relu:mb2ic3", "elementwise:leaky-relu:2x3:1", "tanh:mb2ic3"],
+            ["relu:mb2ic3", "elementwise:leaky-relu:6:1", "tanh:mb2ic3"],
         ),
         ("eltwise", "--alg=pow --alpha=1 --beta=-2 2x3", ["elementwise:power:2x3by-2"]),
         ("eltwise", "--alg=elu --alpha=1,2 2x3", ["elu:mb2ic3"]),
@@ -94,6 +95,11 @@ def test_the_folder_names_the_driver(tmp_path, driver, text, problems):
     if "SUB" in text:
         expected[1] = expected[1].replace(number=-1)
     assert [row.layer for row in listed(tmp_path, text, driver=driver)] == expected
+
+
+def test_a_list_of_activations_may_name_its_rows(tmp_path):
+    found = listed(tmp_path, '--alg=relu --alpha=0,2 2x3n"a"', driver="eltwise")
+    assert [row.layer.name for row in found] == ["a", "a"]
 
 
 def test_op_goes_before_the_folder(tmp_path):

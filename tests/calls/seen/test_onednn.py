@@ -63,6 +63,13 @@ def test_all_formats_say_the_same(form, dtype, name):
             "backward-data",
         ),
         (
+            "eltwise",
+            ",alg:eltwise_clip_v2 alpha:-2 beta:1,2x4x8x8",
+            "forward_inference",
+            "hardtanh:mb2ic4ih8alpha-2",
+            "forward",
+        ),
+        (
             "batch_normalization",
             ",flags:CH,mb2ic4ih8iw8",
             "forward_training",
