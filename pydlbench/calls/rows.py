@@ -100,8 +100,10 @@ def group_normalisation(
         backward: whether the call computes the gradient.
     """
     pass_ = "backward-data" if backward else "forward"
+    per_element = image_layer("groupnorm", (1, 1), factors=factors).flops(pass_)
+    flops = images.elements * per_element
+    yield Meaning(kind="normalisation", flops=flops, dtypes=(images.dtype,))
     layer = image_layer("groupnorm", images.shape, groups=groups, factors=factors, epsilon=epsilon)
-    yield Meaning(kind="normalisation", flops=layer.flops(pass_), dtypes=(images.dtype,))
     yield LayerPass(layer, pass_, training)
 
 
@@ -140,7 +142,7 @@ def along_rows(
     inner = math.prod(source.shape[end:])
     if op == "layernorm" and not factors:
         width = math.prod(source.shape[len(source.shape) - dimensions :])
-        sizes = {"batch": source.elements // width, "channels": width, **parameters}
+        sizes = {"batch": source.elements // max(1, width), "channels": width, **parameters}
         yield LayerPass(build_layer("groupnorm", **sizes, factors=False), pass_)
         return
     _require_factors(factors=factors)

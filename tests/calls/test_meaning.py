@@ -1078,6 +1078,8 @@ LAYERLESS = [
         800,
         "factors",
     ),
+    (aten("native_group_norm.default(T2x6x4, T6, T6, 2, 6, 4, 4, 1e-05)"), 336, "divisor"),
+    (aten("native_layer_norm.default(T3x0, [0], None, None, 0.001)"), 0, "too small"),
     (aten("constant_pad_nd.default(T8, [-3, -1], 0.0)"), 0, "part"),
     (onnx_node("Gather", floats(8, 16), INDICES, result=floats(8, 4), axis=-1), 0, "gathering"),
     (aten("fft_fft.default(T3)"), None, "fft_fft"),
