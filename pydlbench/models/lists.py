@@ -23,7 +23,6 @@ from pydlbench.ops.descriptor import POOL_MODES, looks_like_problem, parse_probl
 from pydlbench.ops.fused import ACTIVATIONS, NOTHING_FUSED, canonical_fusion
 from pydlbench.ops.op import Layer
 from pydlbench.ops.table import OPS
-from pydlbench.ops.tensors import merged_elementwise
 from pydlbench.words import MIXED_TYPES
 
 _SHAPES: Final = re.compile("^[0-9][0-9x:]*")
@@ -183,10 +182,6 @@ class ListEntry:
             text = self.text if has_prefix else self._with_all_shapes()
             text = before + _SHAPES.sub(rf"\g<0>{fields}", text, count=1)
             layer = parse_problem(text, pool=mode)
-            if before == "elementwise:leaky-relu:":  # loops over many short dimensions are slow
-                layer = replace(
-                    merged_elementwise("leaky-relu", layer.src, layer.src2), name=layer.name
-                )
             variants: list[dict[str, Any]] = [{}]
             if layer.kind == "recurrent":
                 both = "concat" in options.get("direction", ())

@@ -130,6 +130,13 @@ def _elementwise(
             np, *(getattr(t, role) for role in roles), *((s.number,) if numbered else ())
         ),
         positive=frozenset((positive,) if positive else ()),
+        # Kernels loop over the last dimension: a longer one is faster.
+        native=lambda s: {
+            "op": name,
+            **merged_elementwise(
+                name, *(getattr(s, role) for role in roles), number=s.number
+            ).fields,
+        },
     )
 
 

@@ -128,7 +128,7 @@ def test_each_kind_of_layer_says_which_pass_it_lacks(session, capsys):
 @pytest.mark.parametrize(
     ("driver", "options", "named"),
     [
-        ("eltwise", "--dir=FWD_D,BWD_D --alg=relu --alpha=0.5 2x3", "leaky-relu:6:1"),
+        ("eltwise", "--dir=FWD_D,BWD_D --alg=relu --alpha=0.5 2x3", "leaky-relu:2x3:1"),
         ("conv", "--dir=FWD_D,BWD_D --attr-post-ops=relu ic8ih3oc4kh1", "ic8ih3oc4"),
     ],
 )

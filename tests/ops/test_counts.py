@@ -402,3 +402,17 @@ def test_passes_that_do_not_exist_are_refused(method):
         getattr(build_layer("pool", **_POOL), method)("backward-weights")
     with pytest.raises(UnsupportedError, match="backward-data: add"):
         getattr(build_layer("add", channels=2), method)("backward-data")
+
+
+@pytest.mark.parametrize(
+    ("problem", "sizes"),
+    [
+        ("add:16x8x5x7:1x8x1x1", {"src": (16, 8, 35), "src2": (1, 8, 1), "src3": ()}),
+        ("add-in-place:4x5x7:1", {"src": (140,), "src2": (1,), "src3": ()}),
+        ("lerp:4x1:1x3:1x1", {"src": (4, 1), "src2": (1, 3), "src3": (1, 1)}),
+        ("exp:1x1", {"src": (1,), "src2": (), "src3": ()}),
+    ],
+)
+def test_native_elementwise_problems_have_merged_dimensions(problem, sizes):
+    fields = parse_problem(f"elementwise:{problem}").problem_fields()
+    assert fields == {"op": problem.partition(":")[0], "number": 1.0, **sizes}
