@@ -179,10 +179,15 @@ class Template:
         )
 
     def close(self) -> None:
-        """End the process; its forks go on."""
+        """End the process, and those that it waits for; its workers go on."""
         self._requests.close()
-        self._process.kill()
+        group = self._process.pid
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(group, signal.SIGKILL)
         self._process.wait()
+        with contextlib.suppress(ChildProcessError):  # they are now children of this process
+            while True:
+                os.waitpid(-group, 0)
 
 
 _templates: dict[tuple[Any, ...], Template] = {}
@@ -246,7 +251,7 @@ def main() -> None:
             if not message:
                 return
             worker = json.loads(message)
-            _import_further(worker.pop("modules"))
+            _import_further(worker.pop("modules"), descriptors)
             if _fork(descriptors):
                 break
     environment = worker.pop("environment")
@@ -268,19 +273,37 @@ def _can_fork_with(modules: Sequence[str]) -> bool:
     return len(list(Path("/proc/self/task").iterdir())) == 1
 
 
-def _import_further(modules: Sequence[str]) -> None:
+def _import_further(modules: Sequence[str], descriptors: Sequence[int]) -> None:
     """Import modules in a child, which takes the place of this process until it ends.
 
-    If they start a thread, or end the process, this process goes on without them.
+    If they start a thread, or end the process, this process goes on without them. Otherwise it
+    only waits, with the pipes of the next worker closed: at their end the host sees that the worker
+    has ended.
+
+    Args:
+        modules: names of the modules.
+        descriptors: the next worker's pipes.
     """
     modules = [module for module in modules if module not in sys.modules]
     if not modules:
         return
+    success, to_parent = os.pipe()
     if child := os.fork():
-        if os.waitpid(child, 0)[1] == 0:
+        os.close(to_parent)
+        imported = os.read(success, 1)
+        os.close(success)
+        if imported:
+            for descriptor in descriptors:
+                os.close(descriptor)
+        os.waitpid(child, 0)
+        if imported:
             os._exit(0)
-    elif not _can_fork_with(modules):
+        return
+    os.close(success)
+    if not _can_fork_with(modules):
         os._exit(1)
+    os.write(to_parent, b"1")
+    os.close(to_parent)
 
 
 class ImportedModules:

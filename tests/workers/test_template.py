@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from pydlbench.errors import WorkerError
 from pydlbench.workers import host, template
 from pydlbench.workers.environment import KEEP_PAGES
 
@@ -101,6 +102,24 @@ def test_what_a_worker_imports_the_next_ones_have(ask, start):
         assert is_fork(worker)
         found = ask(worker, "loaded", names=["iniconfig", "iniconfig._parse"])
         assert found == ["iniconfig", "iniconfig._parse"]
+
+
+def test_the_end_of_a_worker_is_seen_when_its_template_has_imported_more(ask, start):
+    ask(start(), "load", name="iniconfig")
+    worker = start()
+    os.kill(worker.pid, signal.SIGKILL)
+    worker.timeout = 2
+    with pytest.raises(WorkerError, match="SIGKILL"):
+        worker.probe("empty_call")
+
+
+def test_no_process_of_a_template_is_left(ask, start):
+    ask(start(), "load", name="iniconfig")
+    assert is_fork(start())
+    (only,) = template._templates.values()
+    template.close_templates()
+    with pytest.raises(ProcessLookupError):
+        os.killpg(only._process.pid, 0)
 
 
 def test_forks_of_one_process_keep_pages_or_not(ask, start):
