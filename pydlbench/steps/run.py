@@ -1,9 +1,9 @@
 """Prepares steps in their frameworks' processes, and times them like layers."""
 
 import contextlib
-import dataclasses
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -34,7 +34,7 @@ from pydlbench.study.table import Series
 from pydlbench.timing import policy as policies
 from pydlbench.timing.chunk import Chunk, ChunkRequest
 from pydlbench.timing.policy import LEAST_ROUNDS, Policy, gpu_policy
-from pydlbench.timing.statistics import median
+from pydlbench.timing.statistics import median, median_interval
 from pydlbench.units import format_bytes
 from pydlbench.words import FRAMEWORK_MODES, FRAMEWORKS
 from pydlbench.workers.host import RemoteKernel, releasing, start_together
@@ -237,16 +237,15 @@ class _Turns:
             if self._trace and number == min(1, self._visits - 1):
                 for index in sampled:
                     self._announce(progress, index, "traced step")
-                    step, kernel = self._steps[index], kernels[index]
-                    self._traces[index] = trace_step(step, kernel, self._session)
+                    traced = trace_step(self._steps[index], kernels[index], self._session)
+                    self._traces[index] = traced
         if self._alternately:
             self._started = 0
         return visited
 
     def _announce(self, progress: Callable[[int, int, str], None], index: int, what: str) -> None:
         count = len(self._steps) * self._visits
-        done = count - len(self._pending) - 1
-        progress(done, count, f"{self._steps[index].label}: {what}")
+        progress(count - len(self._pending) - 1, count, f"{self._steps[index].label}: {what}")
 
     def _prepare(
         self,
@@ -263,7 +262,8 @@ class _Turns:
         if preparation.timed is not None:
             place = f"{preparation.timed}/{index}-{number}"
             preparation = msgspec.structs.replace(preparation, timed=place)
-        free = None if number else read_cpu_facts().memory_available_bytes
+        decides = number == 0 and len(kernels) + 1 < len(self._steps)  # others follow
+        free = read_cpu_facts().memory_available_bytes if decides else None
         try:
             kernels[index] = prepare_step(self._steps[index], session, preparation=preparation)
         except PydlbenchError as error:
@@ -271,7 +271,7 @@ class _Turns:
                 raise
             self._lose(index, error)
         else:
-            left = None if free is None else read_cpu_facts().memory_available_bytes
+            left = read_cpu_facts().memory_available_bytes if decides else None
             if free is not None and left is not None and left < free - left:
                 self._alternately = False  # another one would need as much
 
@@ -302,9 +302,8 @@ class _Turns:
     def _sample(self, number: int, kernels: Mapping[int, RemoteKernel[StepFacts]]) -> list[int]:
         """Sample prepared steps, and return the indices of those that did not fail."""
         budget_s = self._session.options.budget_s
-        sizes = [self._sizes.get(index) for index in kernels]
         if self._alternately:
-            rounds = _alternations(sizes, budget_s / self._visits)
+            rounds = _alternations([*map(self._sizes.get, kernels)], budget_s / self._visits)
         else:
             rounds = ROUNDS if self._visits == 1 else 1
         # Rounds of the same number pair up; in a single visit steps do not take turns.
@@ -316,8 +315,7 @@ class _Turns:
             copied = None if step.on_gpu else self._copied
             own = step_policy(step, kernel.facts, policy)
             if self._alternately:
-                chunk_s = budget_s / self._visits / ALTERNATIONS
-                own = dataclasses.replace(own, chunk_s=chunk_s, least_samples=1)
+                own = replace(own, chunk_s=budget_s / self._visits / ALTERNATIONS, least_samples=1)
             sample = kernel.sample
             if copied is not None:
                 sample = partial(self._checked, index, kernel, copied)
@@ -361,7 +359,7 @@ class _Turns:
     def _lose(self, index: int, error: PydlbenchError) -> None:
         """End the visits of a step; samples of earlier visits are kept."""
         self._pending = deque(visit for visit in self._pending if visit[1] != index)
-        if len(self._sessions) > 1 and self._started % 2:
+        if len(self._sessions) > 1 and self._started % 2 and not self._alternately:
             self._sessions[1].renew()  # the process started ahead may be its own
         if index in self._study.table:
             self._ended[index] = " ".join(str(error).split())
@@ -423,6 +421,11 @@ def record_of(step: StepSpec, session: Session, facts: StepFacts, samples: Serie
     """
     estimated = estimate(samples)
     time = summary_of(samples)
+    # Rounds of one process are alike: their interval alone would be too narrow.
+    own = median_interval(samples.preparations_s())
+    if own is not None and time.ci_low is not None and time.ci_high is not None:
+        low, high = min(time.ci_low, own.low), max(time.ci_high, own.high)
+        time = msgspec.structs.replace(time, ci_low=low, ci_high=high)
     wrong = facts.wrong
     return StepRecord(
         spec=msgspec.structs.replace(step, batch=facts.batch),

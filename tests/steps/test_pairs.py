@@ -206,6 +206,52 @@ def test_steps_that_do_not_fit_together_take_turns(free):
     assert set(records[0].rounds_s) == {0, run.ALTERNATIONS}
 
 
+@pytest.mark.usefixtures("prepared")
+def test_steps_of_which_none_follows_need_no_more_memory(free):
+    free[:] = [100, 60, 60, 20]  # each of the two takes 40 of 100 bytes
+    assert all(len(record.rounds_s) > 2 for record in alternated(2, 2, []))
+
+
+@pytest.mark.usefixtures("prepared", "free")
+@pytest.mark.parametrize("failing", [4, 5, 6])
+def test_a_step_that_fails_ends_no_process_of_the_others(monkeypatch, failing):
+    """Processes end between repetitions, and not while others are prepared."""
+    prepare, log = run.prepare_step, []
+
+    def refusing(case, session, *, preparation):
+        if case.batch == failing:
+            raise UnsupportedError("no such mode")
+        return prepare(case, session, preparation=preparation)
+
+    monkeypatch.setattr(run, "prepare_step", refusing)
+    records = alternated(3, 1, log)
+    assert [record.time is None for record in records] == [batch == failing for batch in (4, 5, 6)]
+    assert sum(line.endswith("renewed") for line in log) == 3
+
+
+@pytest.mark.usefixtures("free")
+def test_an_interval_is_as_wide_as_processes_scatter(monkeypatch):
+    """All rounds of a process take the same, and each process takes another time."""
+    numbers = iter(range(100))
+    facts = StepFacts(
+        library="invented 1", timing="steady", batch=4, output=(1,), parameters=1, setup_s=0.0
+    )
+
+    def prepare(case, session, *, preparation):  # noqa: ARG001 - as the real one
+        seconds = 0.01 + 0.001 * next(numbers)
+        return SimpleNamespace(
+            facts=facts,
+            generation=1,
+            sample=lambda request: Chunk(seconds=(seconds,) * request.samples),
+            release=lambda: None,
+        )
+
+    monkeypatch.setattr(run, "prepare_step", prepare)
+    (record,) = alternated(1, 8, [])
+    # The second smallest and the second largest of eight would hold less than 95 %.
+    assert (record.time.ci_low, record.time.ci_high) == pytest.approx((0.010, 0.017))
+
+
 @pytest.mark.usefixtures("prepared", "free")
 def test_one_of_two_steps_goes_on_if_the_other_fails(monkeypatch):
     prepare = run.prepare_step
