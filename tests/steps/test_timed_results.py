@@ -31,19 +31,19 @@ def judged(backend_of, tmp_path, monkeypatch):
     monkeypatch.setattr(agreement, "prepare_step", prepared)
     session = SimpleNamespace(renew=lambda: None)
 
-    def judge(kind, phase="forward", reference="Honest"):
+    def judge(kind, phase="forward", reference="Honest", inner=1, **own):
         specs = []
         for side, name in (("a", reference), ("b", kind)):
             path = shutil.copy(HERE / "planted_models.py", tmp_path / f"{side}{kind}.py")
             words = {"model": f"{path}:build", "phase": phase, "options": {"kind": name}}
-            specs.append(StepSpec(own=UserModelSpec(train=reference != "Honest"), **words))
+            specs.append(StepSpec(own=UserModelSpec(train=reference != "Honest", **own), **words))
         known = agreement.agree_steps(specs, session, tmp_path)
         seconds = ()
         for index, spec in enumerate(specs):
             timed = str(tmp_path / "timed" / f"{index}-0")
             how = StepPreparation(checks=False, load=str(tmp_path / "A"), timed=timed)
             kernel = serve_step(backend_of("torch"), spec, how)
-            seconds = kernel.sample(ChunkRequest(samples=5, untimed=2)).seconds
+            seconds = kernel.sample(ChunkRequest(samples=5, inner=inner, untimed=2)).seconds
         return agreement.agree_timed(specs[0], session, tmp_path, known), seconds
 
     return judge
@@ -55,6 +55,13 @@ def test_an_honest_model_is_accepted(judged, kind, phase):
     found, seconds = judged(kind, phase)
     assert (found.timed, found.refused, found.differs) == (2, (), False)
     assert len(seconds) == 5
+
+
+@pytest.mark.parametrize("optimizer", ["momentum", "adam-fused", "adamw", "adam-sparse"])
+def test_each_sample_of_several_steps_begins_with_a_new_optimizer(judged, optimizer):
+    """Velocities of earlier samples would change the results of the later steps of a sample."""
+    found, _ = judged("Table", "training", "Table", inner=20, optimizer=optimizer)
+    assert (found.timed, found.refused) == (2, ())
 
 
 @pytest.mark.parametrize(

@@ -73,8 +73,9 @@ class TimedResults:
         self._save(folder / "expected")
 
     def _change(self, shift: int) -> None:
-        """Roll all inputs whose values may stand in any order; restore weights and buffers."""
+        """Roll the inputs whose values may stand in any order; restore weights and optimizer."""
         self._result, self._shift, self._runs = None, shift, 0
+        self._model.forget_updates()
         assign = self._model.tensors.assign
         tensors = self._tensors()
         for name in self._state.keys() & tensors.keys():

@@ -124,6 +124,9 @@ class FedModel(StepModel):
         """Return tensors besides trained weights that a step may change, by name."""
         return {}
 
+    def forget_updates(self) -> None:
+        """Return the optimizer, if there is one, to its state before the first step."""
+
     def exchange(self, preparation: StepPreparation) -> None:
         """Take weights and inputs of another step, and write those that it runs with."""
         given = self.tensors.find([value for _, value in self.inputs()])

@@ -96,6 +96,8 @@ class UserTorchModel(UserModel, TorchSubject):
         self.resident = self.arguments, self.keywords
         #: The loss as a function of the output, once it is chosen.
         self._loss: Callable[[Any], torch.Tensor] | None = None
+        #: The optimizer of tables with sparse gradients, if others have one of their own.
+        self._optimizer_of_tables: torch.optim.Optimizer | None = None
         self.line = user_line(spec.model)
         self.step = TorchStep(self, self.definition)
 
@@ -157,6 +159,16 @@ class UserTorchModel(UserModel, TorchSubject):
     def named_buffers(self) -> Mapping[str, torch.Tensor]:
         """Return buffers by name, such as running statistics."""
         return {name: x for name, x in self.module.named_buffers() if not nn.parameter.is_lazy(x)}
+
+    def forget_updates(self) -> None:
+        """Set the optimizers' moments and counts to zero, in the memory that they have."""
+        for optimizer in filter(None, (self.step.optimizer, self._optimizer_of_tables)):
+            for state in optimizer.state.values():
+                for name, value in state.items():
+                    if isinstance(value, torch.Tensor):
+                        value.zero_()
+                    elif value is not None:  # a count of SparseAdam
+                        state[name] = 0
 
     def exchange(self, preparation: StepPreparation) -> None:
         """Exchange values with another step, and start from the same random numbers as that."""
@@ -272,6 +284,7 @@ class UserTorchModel(UserModel, TorchSubject):
                 return by_row
             dense = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[update](weights, lr=RATE)
             dense.register_step_post_hook(lambda *_: by_row.step())
+            self._optimizer_of_tables = by_row
             return dense
         match update:
             case "sgd":
