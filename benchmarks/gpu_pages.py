@@ -304,14 +304,11 @@ def rewrite(text: str, records: Records) -> str:
 
 
 def differences(folder: Path) -> list[str]:
-    """Return a line for each line of a table, and for each sentence, that the page lacks."""
+    """Return a line for each line of a table, and for each sentence, that differs on the page."""
     records, text = Records(folder), (folder / "README.md").read_text()
-    lines = set(text.splitlines())
-    found = [
-        f"{folder.name}: the records give: {line}"
-        for line in rewrite(text, records).splitlines()
-        if line not in lines
-    ]
+    shown, made = text.splitlines(), rewrite(text, records).splitlines()
+    found = [f"{folder.name}: the records give: {line}" for line in made if line not in shown]
+    found += [f"{folder.name}: not in the records: {line}" for line in shown if line not in made]
     flat = " ".join(text.split())
     lacking = [line for line in SENTENCES[folder.name](records) if line not in flat]
     return [*found, *(f"{folder.name}: not on the page: {line}" for line in lacking)]

@@ -36,6 +36,15 @@ def test_a_figure_that_differs_from_the_records_is_named(tmp_path, folder, was, 
     assert any(was in line for line in gpu_pages.differences(copied))
 
 
+def test_a_row_without_a_record_is_named(tmp_path):
+    copied = tmp_path / "nvidia-h200"
+    shutil.copytree(_BENCHMARKS / "results" / copied.name, copied)
+    page = copied / "README.md"
+    page.write_text(page.read_text().replace("<!-- end", "| invented | 1.0 |\n<!-- end", 1))
+    (only,) = gpu_pages.differences(copied)
+    assert "invented" in only
+
+
 def test_a_ratio_is_native_over_pytorch_whichever_is_the_fastest():
     def row(to, median, low, high):
         ratio = {"to": to, "median": median, "ci_low": low, "ci_high": high}

@@ -183,8 +183,8 @@ def trimmed_spread(logs: NDArray[Any]) -> Spread:
 
 
 def freedom_of(spreads: Sequence[Spread]) -> int:
-    """Return the number of repetitions, less one for each spread."""
-    return sum(max(len(spread.rest) - 1, 0) for spread in spreads)
+    """Return the number of repetitions that count, less one for each spread."""
+    return sum(int(spread.counts.max(initial=1)) - 1 for spread in spreads)
 
 
 def scatter_of(spreads: Sequence[Spread], kinds: NDArray[Any]) -> Scatter:

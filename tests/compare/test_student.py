@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from pydlbench.compare.statistics import (
+    freedom_of,
     pool_variances,
     quantile,
     quantiles,
@@ -71,6 +72,7 @@ def test_one_wild_repetition_does_not_move_a_trimmed_mean():
     spread = trimmed_spread(values)
     assert spread.means == pytest.approx([5.5])
     assert spread.counts.tolist() == [6]
+    assert freedom_of([spread]) == 5
     limited = np.array([3, 3, 3, 4, 5, 6, 7, 8, 8, 8])
     assert np.sum(spread.rest**2) == pytest.approx(np.sum((limited - limited.mean()) ** 2))
 
