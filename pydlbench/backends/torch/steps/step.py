@@ -443,7 +443,7 @@ class TorchStep:
         self._averages = [weight.detach().clone() for weight in averaged]
         self.optimizer: torch.optim.Optimizer | None = None
         self._rates: list[float] = []
-        #: The optimizer of a captured step, which has a copy of its counts on the device.
+        #: The optimizer of a captured step on a GPU; it may have a copy of the counts there.
         self._captured: torch.optim.Optimizer | None = None
         if definition.optimizer == "model":
             self.optimizer = owner.make_optimizer(self._masters)
@@ -510,7 +510,7 @@ class TorchStep:
         else:
             optimizer.step()
             if self._captured is None and self.owner.spec.on_gpu and not self._crosses:
-                self._captured = capturable(optimizer)
+                self._captured = capturable(optimizer) or optimizer
         if self._averages:
             decay = self.definition.averages or 0.0
             with torch.no_grad():

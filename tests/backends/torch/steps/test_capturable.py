@@ -6,6 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from pydlbench.backends.torch.steps import step as module  # noqa: E402 - below importorskip
 from pydlbench.backends.torch.steps.step import TorchStep, capturable  # noqa: E402 - below importorskip
 
 
@@ -43,3 +44,17 @@ def test_only_a_captured_step_updates_by_the_copy(monkeypatch, capturing, expect
     step._captured = SimpleNamespace(step=lambda: ran.append("copy"))
     step._update(SimpleNamespace(param_groups=[], step=lambda: ran.append("own")), None)
     assert ran == [expected]
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam])
+def test_only_the_first_step_looks_for_counts(monkeypatch, kind):
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    looked = []
+    monkeypatch.setattr(module, "capturable", looked.append)
+    step = TorchStep.__new__(TorchStep)
+    step.owner = SimpleNamespace(spec=SimpleNamespace(on_gpu=True))
+    step._crosses, step._averages, step._captured = False, [], None
+    _, own = stepped(kind)
+    step._update(own, None)
+    step._update(own, None)
+    assert looked == [own]
