@@ -5,8 +5,10 @@ and then waits. Each worker is a fork of it: it gets the imported modules, and e
 does later (threads, memory, packed weights, compiled code) is its own. A template has a single
 thread, since only the thread that forks goes on in the child.
 
-Steps import further modules of installed packages: PyTorch its compiler when it trains, a user's
-model its library. A worker reports them, and the template imports them before its next fork.
+Steps import further modules of the framework and of packages that it requires: PyTorch its compiler
+when it trains. A worker reports them, and the template imports them before its next fork. What a
+user's code imports besides is imported in each process: a package may change the framework, and so
+the time of another model that does not import it.
 
 Workers of one template share the addresses at which libraries are loaded and the seed of Python's
 hashes, which are drawn anew for processes that are started one by one.
@@ -20,6 +22,7 @@ import importlib
 import json
 import math
 import os
+import re
 import select
 import signal
 import socket
@@ -27,7 +30,8 @@ import subprocess
 import sys
 import sysconfig
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -244,6 +248,7 @@ def main() -> None:
     os.sched_setaffinity(0, setup["cpus"] or os.sched_getaffinity(0))
     if not _can_fork_with(setup["modules"]):
         sys.exit(1)
+    packages = _required_by(setup["modules"])
     # Not as descriptor 0, which each fork replaces.
     with socket.socket(fileno=os.dup(0)) as requests:
         while True:
@@ -258,7 +263,7 @@ def main() -> None:
     os.environ.update(environment)
     if KEEP_PAGES.items() <= environment.items():
         keep_pages()
-    run(worker, ImportedModules(declaration(worker["backend"]).kept_settings).new)
+    run(worker, ImportedModules(declaration(worker["backend"]).kept_settings, packages).new)
 
 
 def _can_fork_with(modules: Sequence[str]) -> bool:
@@ -306,22 +311,39 @@ def _import_further(modules: Sequence[str], descriptors: Sequence[int]) -> None:
     os.close(to_parent)
 
 
-class ImportedModules:
-    """The modules of installed packages that a worker imports after its start.
+def _required_by(modules: Sequence[str]) -> set[str]:
+    """Return the packages of modules and all that they require, by their distributions' names."""
+    found = {module.partition(".")[0] for module in modules}
+    waiting = list(found)
+    while waiting:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            for line in metadata.requires(waiting.pop()) or ():
+                name = re.split(r"[^\w.-]", line)[0].lower().replace("-", "_")
+                if name not in found and "extra ==" not in line:
+                    found.add(name)
+                    waiting.append(name)
+    return found
 
-    Code of the user is not among them: it may differ from process to process. If it has set
-    variables of the environment, which packages read when they are imported, there are none.
+
+class ImportedModules:
+    """The modules of known packages that a worker imports after its start.
+
+    Known are packages of which a module was imported before. Code of the user, and what else it
+    imports, may differ from process to process. If it has set variables of the environment, which
+    packages read when they are imported, there are none.
 
     Args:
         kept_settings: beginnings of variables that the framework itself may set.
+        packages: further known packages.
     """
 
-    def __init__(self, kept_settings: tuple[str, ...] = ()) -> None:
+    def __init__(self, kept_settings: tuple[str, ...] = (), packages: Collection[str] = ()) -> None:
         self._kept_settings = kept_settings
         paths = sysconfig.get_paths()
         self._folders = (paths["purelib"], paths["platlib"], str(Path(__file__).parents[1]))
         self._environment = self._read_environment()
         self._known = set(sys.modules)
+        self._packages = {name.partition(".")[0] for name in sys.modules}.union(packages)
 
     def new(self) -> list[str]:
         """Return the modules that were imported since the last call, in their order."""
@@ -329,7 +351,7 @@ class ImportedModules:
             return []
         names = [name for name in sys.modules if name not in self._known]
         self._known |= set(names)
-        return [name for name in names if self._is_installed(name)]
+        return [name for name in names if self._is_shared(name)]
 
     def _read_environment(self) -> dict[str, str]:
         return {
@@ -338,9 +360,11 @@ class ImportedModules:
             if not name.startswith(self._kept_settings)
         }
 
-    def _is_installed(self, name: str) -> bool:
+    def _is_shared(self, name: str) -> bool:
         origin = getattr(getattr(sys.modules[name], "__spec__", None), "origin", None)
-        return isinstance(origin, str) and origin.startswith(self._folders)
+        if name.partition(".")[0] not in self._packages or not isinstance(origin, str):
+            return False
+        return origin.startswith(self._folders)
 
 
 def _fork(descriptors: Sequence[int]) -> bool:

@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.machinery
+import importlib.metadata
 import os
 import resource
 import signal
@@ -15,6 +16,9 @@ import pytest
 from pydlbench.errors import WorkerError
 from pydlbench.workers import host, template
 from pydlbench.workers.environment import KEEP_PAGES
+
+#: A module of a package that workers have imported in part.
+FURTHER = "pydlbench.report.drawing"
 
 
 @pytest.fixture
@@ -96,16 +100,36 @@ def ask(preload):
 
 def test_what_a_worker_imports_the_next_ones_have(ask, start):
     first = start()
-    ask(first, "load", name="iniconfig._parse")
+    ask(first, "load", name=FURTHER)
     second, third = start(), start()
     for worker in (second, third):
         assert is_fork(worker)
-        found = ask(worker, "loaded", names=["iniconfig", "iniconfig._parse"])
-        assert found == ["iniconfig", "iniconfig._parse"]
+        assert ask(worker, "loaded", names=[FURTHER]) == [FURTHER]
+
+
+def test_what_a_users_code_imports_the_next_ones_do_not_have(ask, start):
+    """A package may change the framework, as those that replace its kernels do."""
+    ask(start(), "load", name="iniconfig")
+    assert ask(start(), "loaded", names=["iniconfig"]) == []
+
+
+def test_required_packages_are_those_of_requirements_in_turn(monkeypatch):
+    lines = {
+        "one": ["Two-A>=1; extra == 'more'", "two.b (>=3)", "three"],
+        "three": ["Four-C", "one"],
+    }
+
+    def requires(name):
+        if name not in lines:
+            raise importlib.metadata.PackageNotFoundError
+        return lines[name]
+
+    monkeypatch.setattr(template.metadata, "requires", requires)
+    assert template._required_by(["one.part"]) == {"one", "two.b", "three", "four_c"}
 
 
 def test_the_end_of_a_worker_is_seen_when_its_template_has_imported_more(ask, start):
-    ask(start(), "load", name="iniconfig")
+    ask(start(), "load", name=FURTHER)
     worker = start()
     os.kill(worker.pid, signal.SIGKILL)
     worker.timeout = 2
@@ -114,7 +138,7 @@ def test_the_end_of_a_worker_is_seen_when_its_template_has_imported_more(ask, st
 
 
 def test_no_process_of_a_template_is_left(ask, start):
-    ask(start(), "load", name="iniconfig")
+    ask(start(), "load", name=FURTHER)
     assert is_fork(start())
     (only,) = template._templates.values()
     template.close_templates()
@@ -135,8 +159,8 @@ def test_forks_of_one_process_keep_pages_or_not(ask, start):
 
 def test_what_a_changed_environment_may_have_changed_is_imported_anew(ask, start):
     first = start()
-    ask(first, "load", name="iniconfig", setting="INVENTED_SETTING")
-    assert ask(start(), "loaded", names=["iniconfig"]) == []
+    ask(first, "load", name=FURTHER, setting="INVENTED_SETTING")
+    assert ask(start(), "loaded", names=[FURTHER]) == []
 
 
 @pytest.mark.parametrize("module", ["invented_thread", "invented_end", "no_such_module"])
@@ -150,8 +174,9 @@ def test_a_template_goes_on_without_what_it_cannot_import(ask, start, module):
 
 
 def test_only_installed_modules_are_reported(monkeypatch, tmp_path):
-    imported = template.ImportedModules(("KEPT_",))
-    folders = {"installed_one": sysconfig.get_paths()["purelib"], "users_one": str(tmp_path)}
+    imported = template.ImportedModules(("KEPT_",), ["installed_one", "users_one"])
+    purelib = sysconfig.get_paths()["purelib"]
+    folders = {"installed_one": purelib, "users_one": str(tmp_path), "another_one": purelib}
     for name, folder in folders.items():
         module = types.ModuleType(name)
         module.__spec__ = importlib.machinery.ModuleSpec(name, None, origin=f"{folder}/{name}.py")
