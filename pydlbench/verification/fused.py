@@ -22,7 +22,7 @@ from pydlbench.verification.checksums import (
     choose_pixels,
     worst_of,
 )
-from pydlbench.verification.inputs import INTEGER_RANGES, smallest_normal
+from pydlbench.verification.inputs import INTEGER_RANGES, UNIT_ROUNDOFF, smallest_normal
 from pydlbench.verification.sums import WeightedSum, add_products, describe_sum
 
 #: Maximum number of multiply-adds, and of source elements that are gathered for them.
@@ -39,8 +39,17 @@ def rounds_to_integers(layer: Layer, precision: str) -> bool:
     return kind in ("s8", "u8")
 
 
-def check_fused(layer: Layer, run: KernelRun, fuse: str) -> dict[str, ElementComparison]:
-    """Compare the results of the pixels that are recomputed."""
+def check_fused(
+    layer: Layer, run: KernelRun, fuse: str, accumulate: str = "float32"
+) -> dict[str, ElementComparison]:
+    """Compare the results of the pixels that are recomputed.
+
+    Args:
+        layer: the layer.
+        run: inputs and results of the kernel.
+        fuse: the operations.
+        accumulate: type of results between operations; sums are of float32 at least.
+    """
     ops = fused_ops(fuse)
     inputs = dict(run.inputs)
     if "src_zero_point" in inputs:  # padding stands for zero, so it is not shifted
@@ -65,8 +74,8 @@ def check_fused(layer: Layer, run: KernelRun, fuse: str) -> dict[str, ElementCom
         spread = np.broadcast_to(array, layer.shapes()["dst"])
         return pixels.values(weighted.output.like(spread).view("ngo")).astype(np.float64)
 
-    exact = _is_exact(layer, run)
-    y = Rounded(expected) if exact else Rounded(expected, variance, weighted.terms)
+    terms = 0 if _is_exact(layer, run) else weighted.terms
+    y = _rounded_sums(expected, variance, terms, accumulate)
     roles = dict.fromkeys(op.role for op in ops if op.role and op.role != "src_zero_point")
     tensors = {role: operand(role) for role in roles}
     if "dst" in inputs:
@@ -81,6 +90,22 @@ def check_fused(layer: Layer, run: KernelRun, fuse: str) -> dict[str, ElementCom
     if "dst_zero_point" in tensors:
         y = y + tensors["dst_zero_point"]
     return {"dst": _compared(layer, run, weighted, y, pixels)}
+
+
+def _rounded_sums(
+    expected: NDArray[Any], variance: NDArray[Any], terms: int, accumulate: str
+) -> Rounded:
+    """Return sums of products that are rounded to a type before the next operation.
+
+    Without ``terms`` they are exact.
+    """
+    if terms == 0:
+        return Rounded(expected)
+    if accumulate not in ("bfloat16", "float16"):
+        return Rounded(expected, variance, terms)
+    # One error of this type; those of the additions are of float32.
+    ratio = UNIT_ROUNDOFF["float32"] / UNIT_ROUNDOFF[accumulate]
+    return Rounded(expected, expected**2 + variance * terms * ratio**2, 1)
 
 
 def _is_exact(layer: Layer, run: KernelRun) -> bool:

@@ -124,11 +124,11 @@ _CHECKS: Final[Mapping[str, _Check]] = {
 
 
 def compare(
-    layer: Layer, run: KernelRun, fuse: str = NOTHING_FUSED
+    layer: Layer, run: KernelRun, fuse: str = NOTHING_FUSED, accumulate: str = "float32"
 ) -> dict[str, ElementComparison]:
     """Compare the results of a pass with the reference, by role."""
     if fuse != NOTHING_FUSED or rounds_to_integers(layer, run.precision):
-        return check_fused(layer, run, fuse)
+        return check_fused(layer, run, fuse, accumulate)
     check = _CHECKS[layer.entry.kind]
     if layer.entry.kind == "pool" and layer.mode == "max":
         check = check_maxima
@@ -219,7 +219,7 @@ def verify(
     )
     try:
         with quiet():
-            comparisons = compare(layer, run, fuse)
+            comparisons = compare(layer, run, fuse, accumulate)
     except KeyError as error:
         raise UsageError(f"inputs: {error} is missing; {layer.kind} {pass_} reads it") from None
     verdicts = []

@@ -6,7 +6,7 @@ import pytest
 from pydlbench.ops.descriptor import parse_problem
 from pydlbench.ops.fused import canonical_fusion, fused_ops
 from pydlbench.ops.op import Functions
-from pydlbench.verification.inputs import INTEGER_RANGES, fused_inputs, make_inputs
+from pydlbench.verification.inputs import INTEGER_RANGES, fused_inputs, make_inputs, round_to
 from pydlbench.verification.verify import verify
 
 SCALES = "src_scale+weights_scale+dst_scale"
@@ -97,3 +97,19 @@ def test_elements_that_are_not_recomputed_are_covered_by_exact_checksums():
         result.flat[place] += 1
         assert verify(layer, "forward", "int8", inputs, result, seed=1).status == "failed"
         result.flat[place] -= 1
+
+
+@pytest.mark.parametrize("scale", [1, 1.1])
+def test_operators_of_short_floats_round_their_results(scale):
+    fuse = "sum:0.5-relu:0.1-add:per_tensor"
+    layer = parse_problem("9x400:400x50")
+    inputs = make_inputs(layer, "forward", "bf16", 3) | fused_inputs(layer, "bf16", 3, fuse)
+    y = round_to("bf16", inputs["src"] @ inputs["weights"])
+    y = round_to("bf16", y + np.float32(0.5) * inputs["dst"])
+    y = round_to("bf16", np.where(y > 0, y, y * np.float32(0.1)))
+    y = round_to("bf16", y + inputs["operand2"])
+    y.flat[np.abs(y).argmax()] *= scale
+    given = {"inputs": inputs, "output": y, "seed": 1, "fuse": fuse}
+    verdict = verify(layer, "forward", "bf16", accumulate="bfloat16", **given)
+    assert verdict.status == ("ok" if scale == 1 else "failed")
+    assert verify(layer, "forward", "bf16", **given).status == "failed"  # of one kernel

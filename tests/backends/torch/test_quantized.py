@@ -1,5 +1,6 @@
 """PyTorch's quantized operators and chains of operators compute what fused kernels do."""
 
+import numpy as np
 import pytest
 
 from pydlbench.backends.base import INSTRUCTION_SETS, Preparation
@@ -10,7 +11,10 @@ from pydlbench.ops.fused import canonical_fusion
 from pydlbench.records.measurement import KernelSpec
 
 pytest.importorskip("torch")
+import torch
+
 from pydlbench.backends.torch.backend import create
+from pydlbench.backends.torch.layers.operator import TensorPlace, TorchOperands
 
 SCALES = "src_scale+weights_scale+dst_scale"
 POINTS = f"{SCALES}+src_zero_point+dst_zero_point"
@@ -84,3 +88,10 @@ def test_chains_of_operators(backend, problem, fuse, operators):
     facts = prepared(backend, problem, "fp32", fuse)
     assert facts.correct.status == "ok", facts.correct.detail
     assert all(f"aten::{name}" in facts.algorithm for name in operators)
+
+
+def test_operands_keep_the_type_of_the_result():
+    place = TensorPlace("cpu", torch.bfloat16)
+    inputs = {"operand0": np.ones((1, 48, 1, 1), np.float32)}
+    operands = TorchOperands(parse_problem(CONV), inputs, place, "plain")
+    assert operands.tensor("operand0").dtype == torch.bfloat16

@@ -131,6 +131,8 @@ def _accumulate(layer: Layer, spec: KernelSpec, names: tuple[str, ...]) -> str:
     """
     if layer.op == "gemm" and "aten::sum" in names:
         return stored(spec.precision)
+    if spec.fuse not in (NOTHING_FUSED, "bias"):
+        return stored(spec.precision)
     if layer.op in ("conv", "deconv", "gemm") or "aten::_to_copy" in names:
         return "float32"
     kernel_rounds = (op_of(layer), spec.pass_, spec.on_gpu) in (

@@ -91,7 +91,7 @@ class TorchOperands:
         """Return the tensor of a role, in its type and format; zeros if there is no input."""
         if role in self.inputs and role not in (*self.layer.shapes(), "bias"):
             fused = self._layout.arrange(role, self.inputs[role])
-            return self.place.tensor(fused, self._formats.get(fused.ndim), torch.float32)
+            return self.place.tensor(fused, self._formats.get(fused.ndim))
         shape = self._layout.stored_shape(role)
         if self.layer.op == "bias" and role == "bias":
             shape = (1, *shape, 1, 1)
