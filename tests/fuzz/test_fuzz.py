@@ -57,7 +57,7 @@ def test_no_input_is_a_traceback_or_a_hang_or_takes_all_memory(name, tmp_path):
 @pytest.mark.parametrize("name", COUNTS)
 def test_nor_is_any_of_many_more(name, tmp_path):
     first = int(os.environ.get("PYDLBENCH_FUZZ_FIRST", "100000"))
-    count = int(os.environ.get("PYDLBENCH_FUZZ_COUNT", str(3 * COUNTS[name])))
+    count = int(os.environ.get("PYDLBENCH_FUZZ_COUNT", str(2 * COUNTS[name])))
     assert read_inputs(name, first, count, tmp_path)["findings"] == []
 
 
