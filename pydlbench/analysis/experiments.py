@@ -339,7 +339,11 @@ def alternatives(table: SampleTable, changes: Mapping[str, str]) -> list[Alterna
             continue
         changed = table.series(name)
         plain_s, changed_s = steps.by_round(), changed.by_round()
-        saved = {number: plain_s[number] - each for number, each in changed_s.items()}
+        # An interrupted round may have one of the two.
+        shared = sorted(plain_s.keys() & changed_s.keys())
+        if not shared:
+            continue
+        saved = {number: plain_s[number] - changed_s[number] for number in shared}
         estimated = estimate_values(saved, [steps, changed], signed=True)
         rows.append(
             Alternative(

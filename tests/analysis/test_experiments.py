@@ -323,12 +323,20 @@ def test_a_changed_step_is_compared_round_by_round():
     for number, seconds in ((0, 37 * MS), (2, 38 * MS), (4, 38.5 * MS)):
         table.add(Visit(subject=STEP_KEPT, round=number, seconds=[seconds]))
     table.add(Visit(subject=STEP_FOLDED, round=1, seconds=[50 * MS]))
+    # A round that was interrupted before its step.
+    table.add(Visit(subject=STEP_FOLDED, round=99, seconds=[90 * MS]))
     kept, folded = alternatives(table, {STEP_KEPT: "a", "none": "b", STEP_FOLDED: "c"})
     assert (kept.change, kept.n, kept.median) == (STEP_KEPT, 3, pytest.approx(38 * MS))
     assert kept.saved == pytest.approx(2 * MS)
     assert kept.ci_low < 0 < 4 * MS < kept.ci_high
     assert (folded.n, folded.ci_low, folded.ci_high) == (1, None, None)
     assert folded.saved == pytest.approx(-10 * MS)
+
+
+def test_a_changed_step_without_a_step_in_any_of_its_rounds_is_no_row():
+    table = table_of()
+    table.add(Visit(subject=STEP_KEPT, round=99, seconds=[37 * MS]))
+    assert alternatives(table, {STEP_KEPT: "a"}) == []
 
 
 def test_threads_that_sleep_so_seldom_that_it_does_not_matter_cost_next_to_nothing():
