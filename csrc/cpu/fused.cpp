@@ -31,9 +31,7 @@ const std::map<std::string, algorithm> kActivations{{"relu", algorithm::eltwise_
                                                     {"hardswish", algorithm::eltwise_hardswish},
                                                     {"hardsigmoid", algorithm::eltwise_hardsigmoid},
                                                     {"linear", algorithm::eltwise_linear},
-                                                    {"clip", algorithm::eltwise_clip},
-                                                    {"abs", algorithm::eltwise_abs},
-                                                    {"square", algorithm::eltwise_square}};
+                                                    {"clip", algorithm::eltwise_clip}};
 
 const std::map<std::string, algorithm> kBinary{
     {"add", algorithm::binary_add}, {"sub", algorithm::binary_sub}, {"mul", algorithm::binary_mul},
