@@ -295,7 +295,7 @@ def conclusion(record: BreakdownRecord) -> list[str]:
 def _size(seconds: float, low: float | None, high: float | None, step_s: float) -> str:
     """Return a part of a step with its interval; of a wide one the lower end first."""
     scale = Scale.fit(step_s)
-    within = f"95 % {interval_text(low, high, scale)}"
+    within = "no interval yet" if low is None else f"95 % {interval_text(low, high, scale)}"
     whole = f"of the {scale.text(step_s)} that a step takes"
     if low is not None and 0.0 < low < _MIN_SUPPORTED * seconds:
         share = percent(low / step_s)
