@@ -37,7 +37,7 @@ class InventedTorch:
     def __init__(self, torch):
         self.torch = torch
         self.on_device = False  # whether this process uses the card
-        self.capturing = None
+        self.capturing = False
 
     def install(self):
         torch, cuda = self.torch, self.torch.cuda
@@ -68,6 +68,7 @@ class InventedTorch:
         cuda.Event = InventedEvent
         cuda.CUDAGraph = InventedGraph
         cuda.graph = self.capture
+        cuda.is_current_stream_capturing = lambda: self.capturing
         cuda.mem_get_info = lambda _=None: (FACTS["memory_bytes"],) * 2
         cuda.memory_allocated = cuda.max_memory_allocated = lambda _=None: 1 << 20
         cuda.memory_reserved = cuda.max_memory_reserved = lambda _=None: 1 << 21
@@ -216,9 +217,11 @@ class InventedTorch:
     def capture(self, graph, *_, **__):
         profiler = self.real_profile(record_shapes=True)
         profiler.start()
+        self.capturing = True
         try:
             yield
         finally:
+            self.capturing = False
             profiler.stop()
         events = list(profiler.profiler.kineto_results.events())
         kernels = [kernel_of(event) for event in self.launching(events)]
