@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pydlbench.errors import UnsupportedError, UsageError, unknown_word
-from pydlbench.ops.fused import NOTHING_FUSED, channel_axis, fused_ops, fused_shapes, operand_roles
+from pydlbench.ops.fused import NOTHING_FUSED, fused_ops, fused_shapes, operand_roles
 from pydlbench.ops.op import INTEGERS, Layer
 from pydlbench.ops.table import tensor_types
 from pydlbench.verification.threads import in_threads
@@ -272,20 +272,6 @@ def make_inputs(
     if layer.op == "attention" and "result" in inputs:
         inputs["result"] = round_to(precision, _attention_result(layer, inputs))
     return inputs
-
-
-def make_bias(layer: Layer, precision: str, seed: int, stream: int) -> NDArray[np.float32]:
-    """Return a random value for each output channel of a convolution, or column of a product.
-
-    Args:
-        layer: the convolution or product.
-        precision: precision to round to.
-        seed: seed of the random numbers.
-        stream: number of their stream.
-    """
-    count = layer.shapes()["dst"][channel_axis(layer)]
-    rng = np.random.Generator(np.random.SFC64(np.random.SeedSequence([seed, stream])))
-    return round_to(precision, rng.uniform(-1, 1, count))
 
 
 #: Ranges of integers by oneDNN's names of types.

@@ -27,6 +27,7 @@ from typing import Any, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from pydlbench.ops.fused import channel_axis
 from pydlbench.ops.op import Layer
 from pydlbench.ops.windows import PASS_OF_CONVOLUTION
 from pydlbench.verification.checksums import (
@@ -268,13 +269,25 @@ def check_sums(layer: Layer, run: KernelRun) -> dict[str, ElementComparison]:
         rows, squared = (np.concatenate(pair) for pair in zip(summed, patches, strict=True))
         add_products(rows, squared, weights[:, :, block], expected, variance)
 
+    # Sums of the weights of a checksum's elements, and of the squares of these weights.
+    by_image = np.ones((1, 1)) if fold is None else fold
+    total, squares = (
+        math.prod(float(np.sum(vector**power)) for vector in by_side)
+        * np.sum(by_image**power, axis=1).reshape(-1, 1, 1)
+        for power in (1, 2)
+    )
+    if "bias" in run.inputs:
+        bias = _by_channel(layer, run.inputs["bias"], weighted.output)
+        expected[:buckets] += total * bias
+        expected[buckets:] += bias
+        variance[:buckets] += squares * bias**2
+        variance[buckets:] += bias**2
     factors = {3 + side: vector[:, None] for side, vector in enumerate(by_side)}
     if fold is not None:
         factors[0] = fold.T
     got, energy = contract(output, factors, {axis: matrix**2 for axis, matrix in factors.items()})
     energy = energy.reshape(buckets, groups, outs)
-    folded = 1.0 if fold is None else np.square(fold).sum(axis=1).reshape(-1, 1, 1)
-    energy += least**2 * math.prod(float(np.sum(vector**2)) for vector in by_side) * folded
+    energy += least**2 * squares
 
     name = functools.partial(weighted.name, role)
     checksum = worst_of(
@@ -291,12 +304,22 @@ def check_sums(layer: Layer, run: KernelRun) -> dict[str, ElementComparison]:
     )
     return {
         role: ElementComparison(
-            terms=0 if run.whole else weighted.terms,
+            terms=0 if run.whole else weighted.terms + ("bias" in run.inputs),
             points=len(pixels.image) * groups * outs,
             checksums=got.size,
             worst=worse(point, checksum),
         )
     }
+
+
+def _by_channel(layer: Layer, bias: NDArray[Any], output: _Tensor) -> F64:
+    """Return a bias as (groups, outputs) of the layer's result."""
+    shape = [1] * output.array.ndim
+    shape[channel_axis(layer)] = -1
+    pairs = itertools.zip_longest(output.letters, output.array.shape, fillvalue="")
+    spread: list[Any] = [size if set(letters) & set("go") else 1 for letters, size in pairs]
+    view = output.like(np.broadcast_to(bias.reshape(shape), spread)).view("ngo")
+    return view.reshape(view.shape[1:3]).astype(np.float64)
 
 
 def _fold(

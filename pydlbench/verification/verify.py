@@ -25,6 +25,7 @@ from pydlbench.verification.fused import check_fused, rounds_to_integers
 from pydlbench.verification.inputs import UNIT_ROUNDOFF, check_shape, significand_bits
 from pydlbench.verification.sums import check_sums
 from pydlbench.verification.threads import quiet
+from pydlbench.words import MIXED_TYPES
 
 # -----------------------------------------------------------------------------
 # How far a correct result may be from the exact one.
@@ -127,7 +128,8 @@ def compare(
     layer: Layer, run: KernelRun, fuse: str = NOTHING_FUSED, accumulate: str = "float32"
 ) -> dict[str, ElementComparison]:
     """Compare the results of a pass with the reference, by role."""
-    if fuse != NOTHING_FUSED or rounds_to_integers(layer, run.precision):
+    is_sum = fuse == NOTHING_FUSED or (fuse == "bias" and run.precision not in MIXED_TYPES)
+    if not is_sum or rounds_to_integers(layer, run.precision):
         return check_fused(layer, run, fuse, accumulate)
     check = _CHECKS[layer.entry.kind]
     if layer.entry.kind == "pool" and layer.mode == "max":

@@ -4,9 +4,7 @@
   each element is zero or the source's over ``keep``, the share of kept elements is about ``keep``,
   and the next call draws another mask. (The backward pass is given the reference's mask, and is
   compared element by element like any other.)
-- A convolution or a product with a fused bias is compared with a larger problem without bias: each
-  image is padded beforehand and gets a channel of ones per group, whose weights are the bias at one
-  tap and zero at all others.
+- The gradient of a fused bias is compared with that of a layer that adds the bias alone.
 """
 
 from collections.abc import Mapping
@@ -20,14 +18,11 @@ from pydlbench.errors import UnsupportedError
 from pydlbench.ops.fused import NOTHING_FUSED
 from pydlbench.ops.op import Layer
 from pydlbench.ops.table import build_layer
-from pydlbench.ops.windows import on_padded_images
 from pydlbench.records.measurement import KernelSpec
 from pydlbench.verification.inputs import fused_inputs as operands_of_fused
-from pydlbench.verification.inputs import make_bias, smallest_normal
+from pydlbench.verification.inputs import smallest_normal
 from pydlbench.verification.verify import Verdict, tolerance, verify
 
-# Number of the random stream of a fused bias.
-_BIAS_STREAM = 91
 # A random mask deviates by more standard deviations once in 10**12 times.
 _MAX_DEVIATIONS = 7.0
 # Two random masks with this entropy are equal once in 10**12 times.
@@ -57,11 +52,9 @@ def is_random(spec: KernelSpec) -> bool:
 
 def fused_inputs(spec: KernelSpec, seed: int) -> dict[str, NDArray[np.float32]]:
     """Return the additional inputs of a case with fused operations, such as a bias."""
-    if spec.fuse != "bias":
-        return operands_of_fused(spec.layer, spec.precision, seed, spec.fuse)
-    if spec.pass_ == "backward-weights":
+    if spec.pass_ != "forward":
         return {}
-    return {"bias": make_bias(spec.layer, spec.precision, seed, _BIAS_STREAM)}
+    return operands_of_fused(spec.layer, spec.precision, seed, spec.fuse)
 
 
 def judge(
@@ -94,7 +87,6 @@ def judge(
 
     def compare(
         what: Layer,
-        pass_: str,
         given: Mapping[str, NDArray[Any]],
         results: Mapping[str, NDArray[Any]],
         sums: str = accumulate,
@@ -103,7 +95,7 @@ def judge(
         uncertain = what.kind == "recurrent" and spec.precision != "fp32"
         return verify(
             what,
-            pass_,
+            spec.pass_,
             spec.precision,
             given,
             next(iter(results.values())),
@@ -112,20 +104,17 @@ def judge(
             algorithm=algorithm,
             extra=None if uncertain else results,
             propagation=spec.propagation,
-            fuse=NOTHING_FUSED if spec.fuse == "bias" else spec.fuse,
+            fuse=spec.fuse if spec.pass_ == "forward" else NOTHING_FUSED,
         )
 
-    if spec.fuse != "bias":
-        return compare(layer, spec.pass_, inputs, outputs)
-    if spec.pass_ == "forward":
-        larger, given = _with_channel_of_ones(layer, inputs)
-        return compare(larger, "forward", given, outputs)
-    weights = compare(layer, spec.pass_, inputs, {"weights": outputs["weights"]})
+    if spec.fuse != "bias" or spec.pass_ == "forward":
+        return compare(layer, inputs, outputs)
+    weights = compare(layer, inputs, {"weights": outputs["weights"]})
     if weights.status != "ok":
         return weights
     alone, gradient = _bias_alone(layer, inputs["dst"])
     summed = {"bias": outputs["bias"]}
-    bias = compare(alone, "backward-weights", {"dst": gradient}, summed, bias_accumulate)
+    bias = compare(alone, {"dst": gradient}, summed, bias_accumulate)
     if bias.status != "ok":
         return bias
     return msgspec.structs.replace(
@@ -178,33 +167,6 @@ def _dropout(
         points=output.size,
         checksums=0,
     )
-
-
-def _with_channel_of_ones(
-    layer: Layer, inputs: Mapping[str, NDArray[Any]]
-) -> tuple[Layer, dict[str, NDArray[Any]]]:
-    """Return a larger problem without bias that has the same result, and its inputs."""
-    source, weights, bias = inputs["src"], inputs["weights"], inputs["bias"]
-    if layer.op == "gemm":
-        ones = np.ones_like(source[..., :1])
-        row = np.broadcast_to(bias, (*weights.shape[:-2], 1, layer.n))
-        return layer.replace(k=layer.k + 1), {
-            "src": np.concatenate([source, ones], axis=-1),
-            "weights": np.concatenate([weights, row], axis=-2),
-        }
-    pads = ((0, 0), (0, 0), *zip(layer.pad_before, layer.pad_after, strict=True))
-    source = np.pad(source, pads)
-    batch, channels, *sizes = source.shape
-    grouped = source.reshape(batch, layer.groups, -1, *sizes)
-    grouped = np.concatenate([grouped, np.ones_like(grouped[:, :, :1])], axis=2)
-    column = np.zeros_like(weights[:, :1])
-    first: tuple[Any, ...] = (slice(None), *(0,) * (column.ndim - 1))
-    column[first] = bias
-    larger = on_padded_images(layer).replace(in_channels=channels + layer.groups)
-    return larger, {
-        "src": grouped.reshape(batch, -1, *sizes),
-        "weights": np.concatenate([weights, column], axis=1),
-    }
 
 
 def _bias_alone(layer: Layer, gradient: NDArray[Any]) -> tuple[Layer, NDArray[Any]]:

@@ -6,16 +6,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 from pydlbench.records.measurement import KernelSpec
-from pydlbench.verification.inputs import (
-    fused_inputs,
-    make_bias,
-    make_inputs,
-    significand_bits,
-)
+from pydlbench.verification.inputs import fused_inputs, make_inputs, significand_bits
 from pydlbench.words import MIXED_TYPES
-
-# The bias of a fused kernel has its own random stream.
-_BIAS_STREAM = 7
 
 
 class RecentInputs:
@@ -47,10 +39,8 @@ class RecentInputs:
                 spec.layer, spec.pass_, spec.precision, seed, propagation=spec.propagation
             )
             self._key = key
-        inputs = dict(self._cached)
-        if not spec.on_gpu:
-            return inputs | fused_inputs(spec.layer, spec.precision, seed, spec.fuse)
-        if spec.fuse == "bias-relu":
-            bias = make_bias(spec.layer, spec.precision, seed, _BIAS_STREAM)
-            inputs["bias"] = bias.reshape((1, -1, 1, 1) if spec.layer.op == "conv" else (1, 1, -1))
-        return inputs
+        fused = fused_inputs(spec.layer, spec.precision, seed, spec.fuse)
+        if spec.on_gpu and "bias" in fused:
+            shape = (1, -1, 1, 1) if spec.layer.op == "conv" else (1, 1, -1)
+            fused["bias"] = fused["bias"].reshape(shape)
+        return self._cached | fused

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pydlbench.backends.frameworks.verdicts import fused_inputs, judge
+from pydlbench.ops.descriptor import parse_problem
 from pydlbench.ops.table import build_layer
 from pydlbench.records.measurement import KernelSpec
 from pydlbench.verification.inputs import make_inputs, round_to
@@ -153,7 +154,7 @@ def convolved(layer, source, weights):
     dilation=st.integers(1, 2),
     padding=st.tuples(*[st.integers(0, 2)] * 4),
 )
-def test_a_fused_bias_is_that_of_the_larger_problem(groups, stride, dilation, padding):
+def test_a_fused_bias_is_in_each_element(groups, stride, dilation, padding):
     layer = build_layer(
         "conv",
         batch=2,
@@ -190,3 +191,20 @@ def test_the_gradients_of_weights_and_bias_are_both_judged():
         found = {"weights": weights.copy(), "bias": bias.copy()}
         found[spoilt].reshape(-1)[1] += 0.01
         assert judge(case, inputs, found, **words).status == "failed"
+
+
+@pytest.mark.parametrize(
+    "problem", ["6x4:4x5", "3x6x4:3x4x5", "2x1x5x16:1x4x16x8", "2x3x5x16:1x1x16x8"]
+)
+def test_a_bias_fused_with_a_product_is_in_each_column(problem):
+    layer = parse_problem(problem)
+    case = KernelSpec(layer=layer, fuse="bias")
+    inputs = make_inputs(layer, "forward", "fp32", 1) | fused_inputs(case, 1)
+    words = {"seed": 0, "accumulate": "float32", "algorithm": "test"}
+    exact = np.matmul(*(inputs[role].astype(np.float64) for role in ("src", "weights")))
+    right = (exact + inputs["bias"]).astype(np.float32)
+    assert judge(case, inputs, {"dst": right}, **words).status == "ok"
+    wrong = right.copy()
+    wrong.reshape(-1, layer.n)[-1] = wrong.reshape(-1, layer.n)[-1, ::-1]
+    assert judge(case, inputs, {"dst": wrong}, **words).status == "failed"
+    assert judge(case, inputs, {"dst": exact.astype(np.float32)}, **words).status == "failed"

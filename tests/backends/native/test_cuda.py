@@ -390,7 +390,7 @@ def test_a_fused_bias_is_an_input_of_its_own(native, backend):
     case = KernelSpec(layer=CONV, device="cuda:0", fuse="bias-relu")
     bias = RecentInputs().inputs(case, seed=4)["bias"]
     assert bias.shape == (1, 4, 1, 1)
-    assert abs(bias).max() <= 1
+    assert 0 < abs(bias).max() < 8  # of the size of sums of 27 products
     prepare(backend, fuse="bias-relu")
     assert native.asked[-1][2]["fused"] is True
     assert native.asked[-1][:2] == ("forward-inference", "fp32")
