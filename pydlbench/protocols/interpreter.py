@@ -1,23 +1,19 @@
 """Runs a protocol on a model in a framework, and prints the lines of its script."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
+
+import numpy as np
+from numpy.typing import NDArray
 
 from pydlbench.backends.steps.definition import FrameworkStep, Outcome, StepDefinition
+from pydlbench.backends.steps.inputs import Batch
 from pydlbench.errors import UsageError
 from pydlbench.protocols.data.datasets import Dataset, Split
 from pydlbench.protocols.protocol import ProtocolRun, TimedLoop, TrainingLoop
 from pydlbench.records.published import ProtocolNumber
 from pydlbench.timing.statistics import median
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from pydlbench.backends.steps.inputs import Batch
 
 #: Images per epoch, by data set.
 _EPOCH: Final = {"imagenet": 1_281_167, "cifar10": 50_000}
@@ -361,8 +357,6 @@ class _Training:
 
     def _evaluate(self, step: FrameworkStep, split: Split) -> float:
         """Return the error rate of all images; the last batch overlaps the one before it."""
-        import numpy as np
-
         count, rows = len(split.labels), []
         for begin in range(0, count, self._batch):
             first = min(begin, count - self._batch)
@@ -372,6 +366,4 @@ class _Training:
 
 
 def _cut(split: Split, begin: int, end: int) -> Batch:
-    from pydlbench.backends.steps.inputs import Batch
-
     return Batch(split.images[begin:end], split.labels[begin:end])

@@ -10,7 +10,7 @@ from pydlbench.backends.steps.inputs import make_batch, make_weights
 from pydlbench.backends.steps.registry import worker_of
 from pydlbench.models import build_model
 from pydlbench.models.graph import Model
-from pydlbench.protocols.data.datasets import Dataset, load
+from pydlbench.protocols.data.datasets import Dataset, generate, load
 from pydlbench.protocols.interpreter import run_protocol
 from pydlbench.protocols.protocol import (
     LogStream,
@@ -220,8 +220,6 @@ def _subject(spec: ProtocolSpec, model: Model, environment: Mapping[str, Any]) -
 
 def _data(spec: ProtocolSpec, log: LogStream) -> Dataset | None:
     """Return the images that the protocol needs: the real ones, or generated ones."""
-    from pydlbench.protocols.data.datasets import generate
-
     name = spec.declaration.data
     if name is None:
         return None

@@ -6,13 +6,21 @@ import contextlib
 import itertools
 import json
 import re
+import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
 from pydlbench.errors import StoreError, UsageError, nearest
 from pydlbench.records.run import RunInfo, RunRecord
+from pydlbench.store.connection import (
+    INSERT_LAYER,
+    OPERATOR_CONDITION,
+    open_reader,
+    open_writer,
+    translate_errors,
+)
 from pydlbench.store.entry import (
     BEING_WRITTEN,
     DAMAGE,
@@ -31,9 +39,6 @@ from pydlbench.store.entry import (
 )
 from pydlbench.store.place import default_path, machine_name, user_path
 from pydlbench.units import printable
-
-if TYPE_CHECKING:
-    import sqlite3
 
 # -----------------------------------------------------------------------------
 # Names of runs: ``last``, prefixes of ids, tags.
@@ -276,8 +281,6 @@ class Reader:
         Args:
             keys: keys without an entry are omitted from the result.
         """
-        from pydlbench.store.connection import OPERATOR_CONDITION
-
         documents: dict[str, dict[str, Any]] = {}
         for key in dict.fromkeys(keys):
             rows = self._read(
@@ -358,8 +361,6 @@ class Reader:
         return row
 
     def _read(self, statement: str, values: tuple[Any, ...] = ()) -> list[Any]:
-        from pydlbench.store.connection import translate_errors
-
         with translate_errors(self.path):
             return self._connection.execute(statement, values).fetchall()
 
@@ -406,8 +407,6 @@ class Store(Reader):
         Raises:
             StoreError: the file cannot be opened, is damaged, not a store, or of another version.
         """
-        from pydlbench.store.connection import open_reader, open_writer
-
         where = default_path() if path is None else user_path(path)
         if readonly:
             return cls(open_reader(where), where)
@@ -573,16 +572,12 @@ class Store(Reader):
 
     def vacuum(self) -> None:
         """Return the space of deleted runs to the file system."""
-        from pydlbench.store.connection import translate_errors
-
         with translate_errors(self.path):
             self._connection.execute("VACUUM")
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def settle(self) -> None:
         """Merge the log into the file and remove it, so that the file alone is the store."""
-        from pydlbench.store.connection import translate_errors
-
         with translate_errors(self.path):
             self._connection.execute("PRAGMA journal_mode = DELETE")
 
@@ -605,8 +600,6 @@ class Store(Reader):
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
         """Run a transaction, which is rolled back on any exception; waits for other writers."""
-        from pydlbench.store.connection import translate_errors
-
         with translate_errors(self.path):
             # Within the try: Ctrl-C right after it would leave the transaction open.
             try:
@@ -618,8 +611,6 @@ class Store(Reader):
                     self._connection.execute("ROLLBACK")
 
     def _insert(self, run_id: str, entry: Entry) -> None:
-        from pydlbench.store.connection import INSERT_LAYER
-
         if not re.fullmatch(r"[a-z][a-z-]{0,31}", entry.table):
             raise UsageError(f"table {entry.table}: not a valid name; nearest: {', '.join(TABLES)}")
         if entry.key is not None:

@@ -1,26 +1,21 @@
 """The definition of a step, and the interface of a framework's models and steps."""
 
-from __future__ import annotations
-
 import abc
 import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Protocol, Self, TypeAlias
+from typing import Any, ClassVar, Final, Literal, Protocol, Self, TypeAlias
 
+import numpy as np
+from numpy.typing import NDArray
+
+from pydlbench.backends.steps.inputs import Batch
+from pydlbench.backends.steps.trace import StepTracer
 from pydlbench.errors import UnsupportedError, UsageError
 from pydlbench.models.graph import Model
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from pydlbench.backends.steps.inputs import Batch
-    from pydlbench.backends.steps.trace import StepTracer
-    from pydlbench.records.step import Check, StepPreparation, StepSpec
+from pydlbench.records.step import Check, StepPreparation, StepSpec
 
 Phase: TypeAlias = Literal[
     "forward", "forward-backward", "training", "backward-data", "backward-weights"
@@ -212,7 +207,7 @@ class Outcome:
     gradients: tuple[NDArray[np.float32], ...] | None = None
 
     @classmethod
-    def fetched(cls, results: Mapping[Fetch, Sequence[Any]]) -> Outcome:
+    def fetched(cls, results: Mapping[Fetch, Sequence[Any]]) -> Self:
         """Return the outcome with these results: arrays in the host's memory, by ``fetch`` word."""
         firsts = {name: arrays[0] for name, arrays in results.items() if name != "gradients"}
         return cls(

@@ -5,8 +5,6 @@ by a few pixels, plus noise of the same amplitude. Error rates on these only sho
 learns.
 """
 
-from __future__ import annotations
-
 import gzip
 import struct
 import tarfile
@@ -14,14 +12,13 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final, Literal
+from typing import IO, Any, Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from pydlbench.errors import UsageError
 from pydlbench.store.place import user_path
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 #: Number of classes of both data sets.
 CLASSES: Final = 10
@@ -127,8 +124,6 @@ def decode(content: bytes, name: str) -> tuple[NDArray[np.uint8], NDArray[np.int
     Raises:
         UsageError: there is a partial record, or a label above 9.
     """
-    import numpy as np
-
     count, rest = divmod(len(content), RECORD)
     if rest or not count:
         raise UsageError(
@@ -158,8 +153,6 @@ def standardized_crops(images: NDArray[np.uint8]) -> NDArray[np.float32]:
     Returns:
         ``(count, channels, 24, 24)``.
     """
-    import numpy as np
-
     edge = (SIZE - CROP) // 2
     middle = slice(edge, edge + CROP)
     adjusted = np.empty((len(images), images.shape[1], CROP, CROP), np.float32)
@@ -194,8 +187,6 @@ def cifar10_dataset(
 
 
 def _dataset(contents: dict[str, bytes], source: Path) -> Dataset:
-    import numpy as np
-
     images, labels = zip(*(decode(contents[name], name) for name in _TRAIN), strict=True)
     train = np.concatenate(images), np.concatenate(labels)
     return cifar10_dataset(train, decode(contents[_TEST], _TEST), source=str(source))
@@ -280,8 +271,6 @@ def read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
 
 
 def _read_idx(stream: IO[bytes] | gzip.GzipFile, path: Path, dimensions: int) -> NDArray[np.uint8]:
-    import numpy as np
-
     header = stream.read(4 + 4 * dimensions)
     expected = _UNSIGNED_BYTE << 8 | dimensions
     magic = int.from_bytes(header[:4], "big")
@@ -324,8 +313,6 @@ _DEPTH: Final = 255
 
 def scale(images: NDArray[np.uint8]) -> NDArray[np.float32]:
     """Scale bytes to [-0.5, 0.5]: ``(x - 127.5) / 255``, in float32 as the script does."""
-    import numpy as np
-
     scaled = images.astype(np.float32)
     scaled -= np.float32(_DEPTH / 2)
     scaled /= np.float32(_DEPTH)
@@ -382,8 +369,6 @@ def split_off(
     generated: bool = False,
 ) -> Dataset:
     """Return a data set whose first ``validation`` training images are for validation."""
-    import numpy as np
-
     images, labels = train[0], train[1].astype(np.int64)
     return Dataset(
         name="mnist",
@@ -448,8 +433,6 @@ def generate(
         test: number of test images.
         validation: number of validation images of MNIST.
     """
-    import numpy as np
-
     rng = np.random.default_rng(seed)
     shape = _SHAPES[name]
     patterns = _patterns(shape, rng)
@@ -470,8 +453,6 @@ def generate(
 
 def _patterns(shape: tuple[int, int, int], rng: np.random.Generator) -> NDArray[np.int16]:
     """Return a pattern per class, of coarse squares, so that shifts by a pixel or two are small."""
-    import numpy as np
-
     channels, height, width = shape
     coarse = rng.integers(
         -_PATTERN, _PATTERN + 1, (CLASSES, channels, -(-height // _CELL), -(-width // _CELL))
@@ -483,8 +464,6 @@ def _patterns(shape: tuple[int, int, int], rng: np.random.Generator) -> NDArray[
 def _draw(
     patterns: NDArray[np.int16], count: int, rng: np.random.Generator
 ) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    import numpy as np
-
     labels = rng.integers(CLASSES, size=count).astype(np.uint8)
     images = np.empty((count, *patterns.shape[1:]), np.uint8)
     # All shifts of all patterns.
