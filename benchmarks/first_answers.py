@@ -5,12 +5,14 @@
 
 Each row is a command, run in a store and with probes of its own, as on a new machine. Some are
 interrupted with SIGINT after some seconds, and the answer so far is read from their JSON; some are
-run again with what the first run has stored. ``--only WORD`` takes the commands with the word.
+run again with what the first run has stored. ``--only WORD`` takes the commands with the word. The
+package is compiled to bytecode before, as an installation compiles it.
 """
 
 from __future__ import annotations
 
 import argparse
+import compileall
 import json
 import os
 import signal
@@ -22,6 +24,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+import pydlbench
 from pydlbench.report.text import markdown_table
 
 _MODELS: Final = Path(__file__).with_name("first_models.py")
@@ -76,6 +79,7 @@ def run(words: Sequence[str], after_s: float | None, folder: Path) -> tuple[floa
     kept = {
         "PYDLBENCH_STORE": str(folder / "runs.sqlite"),
         "PYDLBENCH_PROBES": str(folder / "probes.json"),
+        "PYTHONDONTWRITEBYTECODE": "",
     }
     command = [sys.executable, "-m", "pydlbench", *words, "--json", str(path)]
     begin = time.monotonic()
@@ -144,6 +148,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="only short commands")
     parser.add_argument("--md", type=Path, metavar="FILE", help="write the table as Markdown")
     options = parser.parse_args()
+    compileall.compile_dir(Path(pydlbench.__file__).parent, quiet=2)
     chosen = [row for row in ROWS if options.only in row.words and (row.quick or not options.quick)]
     table = []
     for row in chosen:

@@ -26,6 +26,7 @@ from statistics import median
 from typing import NamedTuple
 
 import pydlbench
+from pydlbench.cli.compare_models import REPETITIONS
 from pydlbench.report.text import markdown_table
 from pydlbench.units import percent
 
@@ -138,7 +139,7 @@ def main() -> None:
     parser.add_argument("--model", default=",".join(MODELS), help="names, separated by commas")
     parser.add_argument("--changes", default="0,1,3", help="planted changes in percent")
     parser.add_argument("--runs", type=int, default=20, help="comparisons of each pair")
-    parser.add_argument("--repetitions", type=int, default=16, help="processes of each side")
+    parser.add_argument("--repetitions", type=int, default=REPETITIONS, help="processes of each")
     parser.add_argument("--json", help="file to which the answers are added")
     parser.add_argument("--md", help="file to write the table into")
     given = parser.parse_args()
