@@ -33,7 +33,8 @@ _MAX_SHORTER: Final = 20
 _MAX_LOOP_FACTOR: Final = 1.25
 _JUDGED_QUANTILE: Final = 0.25
 # Share of the requests that a loop follows, once there are enough of them. The system draws them.
-_LOOPED: Final = 0.125
+# Claims of all requests are compared with the loops, so that few more loops are needed.
+_LOOPED: Final = 0.05
 # Largest use of CPUs by other processes during a loop, as a share of its time: they prolong it.
 _MAX_OTHERS: Final = 0.2
 _DRAW: Final = random.SystemRandom().random

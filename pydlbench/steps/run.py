@@ -25,7 +25,7 @@ from pydlbench.records.step import StepFacts, StepPreparation, StepRecord, StepS
 from pydlbench.runner.claimed_times import ClaimedTimes, undisturbed_s
 from pydlbench.runner.rows import summary_of
 from pydlbench.runner.session import Session
-from pydlbench.steps.traced import trace_step
+from pydlbench.steps.traced import MAX_ROUNDS, trace_step
 from pydlbench.store.store import Reader
 from pydlbench.study.estimate import estimate
 from pydlbench.study.loop import ROUNDS, Size, Study, Subject, random_order
@@ -44,6 +44,9 @@ from pydlbench.workers.host import RemoteKernel, releasing, start_together
 ALTERNATIONS: Final = 8
 # The least, for slow steps: the median of three excludes a disturbed round.
 _LEAST_ALTERNATIONS: Final = 3
+# Steps that are sampled alternately and take longer have no untimed step in each round: it would
+# refill a cache in 2 ms, and both steps begin with the data of the other one.
+_SETTLE_LIMIT_S: Final = 0.02
 # Maximum number of stored steps that are searched for an earlier run.
 _MAX_STORED_STEPS: Final = 200
 
@@ -237,8 +240,9 @@ class _Turns:
             if self._trace and number == min(1, self._visits - 1):
                 for index in sampled:
                     self._announce(progress, index, "traced step")
-                    traced = trace_step(self._steps[index], kernels[index], self._session)
-                    self._traces[index] = traced
+                    step, kernel = self._steps[index], kernels[index]
+                    most = ALTERNATIONS if self._alternately else MAX_ROUNDS
+                    self._traces[index] = trace_step(step, kernel, self._session, most)
         if self._alternately:
             self._started = 0
         return visited
@@ -315,7 +319,8 @@ class _Turns:
             copied = None if step.on_gpu else self._copied
             own = step_policy(step, kernel.facts, policy)
             if self._alternately:
-                own = replace(own, chunk_s=budget_s / self._visits / ALTERNATIONS, least_samples=1)
+                chunk_s = budget_s / self._visits / ALTERNATIONS
+                own = replace(own, settle_limit_s=_SETTLE_LIMIT_S, chunk_s=chunk_s, least_samples=1)
             sample = kernel.sample
             if copied is not None:
                 sample = partial(self._checked, index, kernel, copied)

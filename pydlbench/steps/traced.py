@@ -38,7 +38,7 @@ from pydlbench.workers.host import RemoteKernel
 
 # Maximum number of traced steps. At least LEAST_ROUNDS are traced, as many as there are processes.
 # Short steps are traced for some seconds; long steps as often as fits into half a minute.
-_MAX_ROUNDS: Final = 18
+MAX_ROUNDS: Final = 18
 _SHORT_STEPS_S: Final = 2.5
 _LONG_STEPS_S: Final = 30.0
 # Rounds that give the time of a round and the cost of tracing; more follow if that seems high.
@@ -133,20 +133,23 @@ class Rounds:
         return not self.cheap and (interval is None or interval.low > 1)
 
 
-def trace_step(step: StepSpec, kernel: RemoteKernel[StepFacts], session: Session) -> dict[str, Any]:
+def trace_step(
+    step: StepSpec, kernel: RemoteKernel[StepFacts], session: Session, most: int = MAX_ROUNDS
+) -> dict[str, Any]:
     """Trace a step, and return the fields of :class:`~pydlbench.records.step.StepRecord` for it.
 
     Args:
         step: the step.
         kernel: kernel of the step's last visit.
         session: its device has the rooflines.
+        most: maximum number of traced steps.
 
     Returns:
         The fields; or the reason if the step cannot be traced.
     """
     try:
         facts = kernel.trace()
-        rounds, tracing = traced_rounds(kernel, facts)
+        rounds, tracing = traced_rounds(kernel, facts, most=most)
     except PydlbenchError as error:
         if isinstance(error, ValueError):
             raise
@@ -162,7 +165,11 @@ def trace_step(step: StepSpec, kernel: RemoteKernel[StepFacts], session: Session
 
 
 def traced_rounds(
-    kernel: RemoteKernel[StepFacts], facts: TraceFacts, *, briefly: bool = False
+    kernel: RemoteKernel[StepFacts],
+    facts: TraceFacts,
+    *,
+    briefly: bool = False,
+    most: int = MAX_ROUNDS,
 ) -> tuple[Rounds, Tracing]:
     """Return rounds of traced steps: with the profiler, unless it fails or costs too much.
 
@@ -171,12 +178,14 @@ def traced_rounds(
         facts: calls of the step, and the ways to trace it.
         briefly: only choose the way, with two rounds if tracing costs little; the caller takes the
             rounds.
+        most: maximum number of rounds.
     """
+    most = LEAST_ROUNDS if briefly else most
     notes: list[str] = []
     rounds = None
     way = next(iter(facts.sources))
     try:
-        rounds = _sampled(kernel, facts, way, briefly=briefly)
+        rounds = _sampled(kernel, facts, way, most, briefly=briefly)
         if not rounds.expensive:
             return rounds, tracing_of(facts, way, rounds)
         notes.append(
@@ -186,7 +195,7 @@ def traced_rounds(
         notes.append(str(error))
     if "stamps" in facts.sources and way != "stamps":
         try:
-            stamped = _sampled(kernel, facts, "stamps", briefly=briefly)
+            stamped = _sampled(kernel, facts, "stamps", most, briefly=briefly)
         except UnsupportedError as error:
             notes.append(str(error))
         else:
@@ -206,7 +215,7 @@ def traced_rounds(
 
 
 def _sampled(
-    kernel: RemoteKernel[StepFacts], facts: TraceFacts, way: str, *, briefly: bool
+    kernel: RemoteKernel[StepFacts], facts: TraceFacts, way: str, most: int, *, briefly: bool
 ) -> Rounds:
     first = kernel.sample(ChunkRequest(samples=_FIRST_ROUNDS, untimed=1, timing=way))
     shape = len(facts.calls), len(facts.gaps)
@@ -215,14 +224,14 @@ def _sampled(
     if briefly and (way == "stamps" or rounds.cheap):
         return rounds
     round_s = max(first.wall_s, sum(rounds.traced_s) + sum(rounds.plain_s)) / _FIRST_ROUNDS
-    more = rounds_wanted(round_s, most=LEAST_ROUNDS if briefly else _MAX_ROUNDS) - _FIRST_ROUNDS
+    more = rounds_wanted(round_s, most) - _FIRST_ROUNDS
     if more > 0:
         chunk = kernel.sample(ChunkRequest(samples=more, timing=way))
         rounds += Rounds.of_seconds(chunk.seconds, *shape)
     return rounds
 
 
-def rounds_wanted(round_s: float, most: int = _MAX_ROUNDS) -> int:
+def rounds_wanted(round_s: float, most: int = MAX_ROUNDS) -> int:
     """Return the number of rounds of traced steps.
 
     Args:
@@ -458,7 +467,7 @@ def peak_of(step: StepSpec, session: Session) -> float | None:
     if step.on_gpu or step.precision not in CPU_PRECISIONS:
         return None
     try:
-        return session.devices.cpu([step.precision], ROOF_PATTERNS).limits(step.precision).measured
+        return session.devices.cpu([step.precision], levels=()).limits(step.precision).measured
     except PydlbenchError:  # no limit is known then
         return None
 

@@ -242,7 +242,9 @@ def _warm_up(subject: Subject) -> None:
     # A subject that is known to be slow need not run twice to be warm.
     untimed = size is None or size.execution_s < policy.settle_limit_s
     request = ChunkRequest(samples=1, inner=inner, untimed=int(untimed), touch=untimed)
-    for _ in range(policy.max_calibrations):
+    # A subject of known size has its first round of this process below.
+    calibrates = size is None or size.execution_s >= policy.warm_limit_s
+    for _ in range(policy.max_calibrations if calibrates else 0):
         chunk = subject.sample(request)
         subject.size = _sized(subject, request, chunk)
         # A first reading may be all noise: trust it up to a factor of a hundred.
