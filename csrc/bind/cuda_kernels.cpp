@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -26,9 +27,19 @@ namespace pydlbench {
 
 namespace {
 
+// Elements, key, significand bits, spacing.
+using Drawn = std::tuple<std::int64_t, std::uint64_t, std::uint64_t, int, float>;
+
 std::shared_ptr<cuda::Arena> make_arena(cuda::Device& device,
-                                        const std::map<std::string, FloatArray>& inputs) {
-  return std::make_shared<cuda::Arena>(shared_device(device), host_tensors(inputs));
+                                        const std::map<std::string, FloatArray>& inputs,
+                                        const std::map<std::string, Drawn>& drawn) {
+  std::map<std::string, cuda::UniformTensor> tensors;
+  for (const auto& [role, given] : drawn) {
+    const auto& [elements, key0, key1, bits, spacing] = given;
+    tensors[role] = {elements, {key0, key1}, bits, spacing};
+  }
+  return std::make_shared<cuda::Arena>(shared_device(device), host_tensors(inputs),
+                                       std::move(tensors));
 }
 
 cuda::CacheState cache_of(const std::string& name) {
@@ -180,7 +191,7 @@ void register_cuda_kernels(py::module_& m) {
   m.def("push_range", &cuda::push_range, "name"_a);
   m.def("pop_range", &cuda::pop_range);
   py::class_<cuda::Arena, std::shared_ptr<cuda::Arena>>(m, "Arena")
-      .def(py::init(&make_arena), "device"_a, "inputs"_a)
+      .def(py::init(&make_arena), "device"_a, "inputs"_a, "drawn"_a = py::dict())
       .def("clear", &cuda::Arena::clear, no_gil)
       .def_property_readonly("bytes", &cuda::Arena::bytes);
 

@@ -25,8 +25,9 @@ void download(const Device& device, const TensorSpec& spec, const void* source, 
   device.synchronize();
 }
 
-Arena::Arena(std::shared_ptr<Device> device, std::map<std::string, HostTensor> inputs)
-    : device_(std::move(device)), inputs_(std::move(inputs)) {}
+Arena::Arena(std::shared_ptr<Device> device, std::map<std::string, HostTensor> inputs,
+             std::map<std::string, UniformTensor> drawn)
+    : device_(std::move(device)), inputs_(std::move(inputs)), drawn_(std::move(drawn)) {}
 
 const HostTensor& Arena::input(const std::string& role) const {
   const auto found = inputs_.find(role);
@@ -34,7 +35,11 @@ const HostTensor& Arena::input(const std::string& role) const {
   return found->second;
 }
 
-std::size_t Arena::elements(const std::string& role) const { return input(role).elements; }
+std::size_t Arena::elements(const std::string& role) const {
+  const auto found = drawn_.find(role);
+  return found == drawn_.end() ? input(role).elements
+                               : static_cast<std::size_t>(found->second.elements);
+}
 
 std::shared_ptr<const Tensor> Arena::find(const TensorSpec& spec) const {
   for (const auto& tensor : tensors_) {
@@ -45,18 +50,22 @@ std::shared_ptr<const Tensor> Arena::find(const TensorSpec& spec) const {
 
 std::shared_ptr<const Tensor> Arena::plain(const std::string& role) {
   // One dimension, because the order of dense elements does not matter.
-  const auto elements = static_cast<std::int64_t>(input(role).elements);
-  return uploaded({role, DataType::float32, {elements}, {1}, Use::input});
+  const auto count = static_cast<std::int64_t>(elements(role));
+  return uploaded({role, DataType::float32, {count}, {1}, Use::input});
 }
 
 std::shared_ptr<const Tensor> Arena::uploaded(const TensorSpec& plain) {
   if (auto found = find(plain)) return found;
-  const auto& host = input(plain.role);
   device_->make_current();
   auto tensor = std::make_shared<Tensor>(
       Tensor{plain, DeviceMemory(*device_, plain.bytes(), plain.role + ", as uploaded")});
-  PYDLBENCH_CUDA_CHECK(cudaMemcpyAsync(tensor->memory.data(), host.data, plain.bytes(),
-                                       cudaMemcpyHostToDevice, device_->stream()));
+  const auto drawn = drawn_.find(plain.role);
+  if (drawn != drawn_.end()) {
+    fill_uniform(drawn->second, static_cast<float*>(tensor->memory.data()), device_->stream());
+  } else {
+    PYDLBENCH_CUDA_CHECK(cudaMemcpyAsync(tensor->memory.data(), input(plain.role).data,
+                                         plain.bytes(), cudaMemcpyHostToDevice, device_->stream()));
+  }
   device_->synchronize();
   tensors_.push_back(tensor);
   return tensor;

@@ -10,6 +10,7 @@
 #include "core/host_tensor.hpp"
 #include "cuda/runtime/device.hpp"
 #include "cuda/tensor.hpp"
+#include "cuda/uniform.hpp"
 
 namespace pydlbench::cuda {
 
@@ -27,8 +28,9 @@ void download(const Device& device, const TensorSpec& spec, const void* source, 
 class Arena {
  public:
   // `inputs` by role, dense and in the order of TensorSpec::dims, with values that are exact in the
-  // plans' storage format (integers for int32 and int8).
-  Arena(std::shared_ptr<Device> device, std::map<std::string, HostTensor> inputs);
+  // plans' storage format (integers for int32 and int8); those in `drawn` are made on the device.
+  Arena(std::shared_ptr<Device> device, std::map<std::string, HostTensor> inputs,
+        std::map<std::string, UniformTensor> drawn);
 
   // The input of the spec's role in the spec's layout; shared, so it must not be changed. Throws
   // PrimitiveFailure if there is no such input or it has another number of elements.
@@ -50,6 +52,7 @@ class Arena {
 
   std::shared_ptr<Device> device_;
   std::map<std::string, HostTensor> inputs_;
+  std::map<std::string, UniformTensor> drawn_;
   std::vector<std::shared_ptr<const Tensor>> tensors_;
 };
 

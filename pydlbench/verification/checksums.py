@@ -392,6 +392,7 @@ class KernelRun:
         inputs: Tensors read, by role.
         results: Tensors written, by role; missing ones are not compared.
         rng: Random generator for the choice of points and the checksum weights.
+        points: About how many elements of an element-wise result are recomputed; None: all.
     """
 
     pass_: str
@@ -400,6 +401,7 @@ class KernelRun:
     inputs: Mapping[str, NDArray[Any]]
     results: Mapping[str, NDArray[Any]]
     rng: np.random.Generator
+    points: int | None = None
 
     @property
     def whole(self) -> bool:

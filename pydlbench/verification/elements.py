@@ -189,8 +189,29 @@ def _part(layer: Layer, role: str, tensor: Any, cut: tuple[slice, ...]) -> Any:
 _PIECE_ELEMENTS: Final = 1 << 17
 
 
+#: Chooses some of the pieces.
+Choice = Callable[[Sequence[tuple[slice, ...]]], Sequence[tuple[slice, ...]]]
+
+
+def choice(rng: np.random.Generator, points: int) -> Choice:
+    """Return a choice of about ``points`` elements: first and last piece, and random others."""
+    count = max(2, points // _PIECE_ELEMENTS)
+
+    def first_last_and_random(places: Sequence[tuple[slice, ...]]) -> Sequence[tuple[slice, ...]]:
+        if len(places) <= count:
+            return places
+        between = 1 + rng.choice(len(places) - 2, count - 2, replace=False)
+        return [places[i] for i in (0, *sorted(between), len(places) - 1)]
+
+    return first_last_and_random
+
+
 def evaluate(
-    layer: Layer, inputs: Inputs, formula: Formula, whole: tuple[int, ...] = ()
+    layer: Layer,
+    inputs: Inputs,
+    formula: Formula,
+    whole: tuple[int, ...] = (),
+    selected: Choice | None = None,
 ) -> Iterator[tuple[str, tuple[slice, ...], Rounded]]:
     """Evaluate a formula piece by piece: role, slices of the view, and numbers.
 
@@ -199,6 +220,7 @@ def evaluate(
         inputs: Tensors that the formula reads, by role.
         formula: Function of a layer and its tensors or pieces of them.
         whole: Axes that are not cut.
+        selected: Chooses the pieces; None: all. Sums over pieces need all.
     """
     absent = {
         role: np.broadcast_to(np.float32(0), shape)
@@ -218,7 +240,8 @@ def evaluate(
             t.kept = kept_elements(shape, cut, layer.keep)
         return cut, formula(layer, t)
 
-    for cut, by_role in in_threads(results, pieces(largest, _PIECE_ELEMENTS, whole)):
+    places = list(pieces(largest, _PIECE_ELEMENTS, whole))
+    for cut, by_role in in_threads(results, selected(places) if selected else places):
         for role, numbers in by_role.items():
             view = views[role].shape
             at = _at(view, cut)
@@ -244,8 +267,12 @@ def _views(layer: Layer) -> dict[str, Any]:
     return {role: image_view(layer, role, np.broadcast_to(0, shapes[role])) for role in shapes}
 
 
-def expected_pieces(layer: Layer, pass_: str, propagation: str, inputs: Inputs) -> Iterator[Piece]:
+def expected_pieces(
+    layer: Layer, pass_: str, propagation: str, inputs: Inputs, selected: Choice | None = None
+) -> Iterator[Piece]:
     """Yield the expected results of a pass; the pieces cover each element once.
+
+    With ``selected``, results of the size of the largest tensor have only the chosen pieces.
 
     Raises:
         KeyError: An input is missing.
@@ -259,10 +286,15 @@ def expected_pieces(layer: Layer, pass_: str, propagation: str, inputs: Inputs) 
             yield make_piece(role, (slice(None),) * numbers.value.ndim, numbers)
         return
     if layer.op == "batchnorm" and training:
-        results = _batchnorm(layer, pass_, given)
+        results = _batchnorm(layer, pass_, given, selected)
     else:
         along = (layer.axis,) if "axis" in layer.fields else ()
-        results = evaluate(layer, given, formula, _UNCUT_AXES.get(layer.op, along))
+        sizes = {role: math.prod(shape) for role, shape in layer.shapes().items()}
+        # Results that are smaller may be sums over pieces.
+        largest = max(sizes[role] for role in given)
+        if any(sizes[role] != largest for role in layer.writes(pass_, propagation)):
+            selected = None
+        results = evaluate(layer, given, formula, _UNCUT_AXES.get(layer.op, along), selected)
     views = _views(layer)
     for role, cut, numbers in results:
         yield make_piece(role, cut, numbers.reshape(views[role][cut].shape))
@@ -289,7 +321,7 @@ _SHIFT_FACTOR: Final = 4
 
 
 def _batchnorm(
-    layer: Layer, pass_: str, inputs: Mapping[str, Any]
+    layer: Layer, pass_: str, inputs: Mapping[str, Any], selected: Choice | None
 ) -> Iterator[tuple[str, tuple[slice, ...], Rounded]]:
     """Evaluate a batch normalisation in training, piece by piece."""
     count = layer.batch * layer.height * layer.width
@@ -321,7 +353,7 @@ def _batchnorm(
         formula = _batchnorm_gradient
     for role, numbers in results.items():
         yield role, (slice(None),) * 4, numbers
-    yield from evaluate(layer, {**inputs, **sums}, formula)
+    yield from evaluate(layer, {**inputs, **sums}, formula, selected=selected)
 
 
 def _batchnorm_gradient(layer: Layer, t: Any) -> dict[str, Rounded]:
@@ -338,7 +370,8 @@ def _batchnorm_gradient(layer: Layer, t: Any) -> dict[str, Rounded]:
 
 def check_elements(layer: Layer, run: KernelRun) -> dict[str, ElementComparison]:
     """Compare the results of a pass with the reference; see :func:`compare`."""
-    expected = expected_pieces(layer, run.pass_, run.propagation, run.inputs)
+    selected = None if run.points is None else choice(run.rng, run.points)
+    expected = expected_pieces(layer, run.pass_, run.propagation, run.inputs, selected)
     narrow = significand_bits(run.precision) <= _MAX_STEPWISE_BITS
 
     def scaled() -> Iterator[Piece]:

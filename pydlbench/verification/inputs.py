@@ -3,6 +3,7 @@
 import math
 import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -181,29 +182,69 @@ def _drop_bits(values: NDArray[np.float32], dropped: int) -> NDArray[np.float32]
 
 #: Number of elements generated at a time: they are still in the cache when they are rounded.
 _CHUNK = 1 << 16
-#: Number of elements of a block; several threads fill the blocks of larger tensors. One thread
-#: generates 56 to 260 million elements per second, and a layer for a GPU may need four
-#: hundred million.
+#: Number of elements of a block; several threads fill the blocks of larger tensors.
 _BLOCK = 1 << 22
+#: Number of elements that one counter of the generator gives.
+_PER_COUNTER = 8
 
 
-def fill_uniform(flat: NDArray[np.float32], stream: np.random.SFC64, precision: str) -> None:
+@dataclass(frozen=True, slots=True)
+class UniformTensor:
+    """Uniform values in [-1, 1), rounded to a precision, that have not been made yet.
+
+    A value depends only on the key and its index: it is made of the numbers of Philox4x64-10 (J.
+    Salmon and others, "Parallel random numbers: as easy as 1, 2, 3", 2011), which has no state. A
+    GPU makes the same values in its own memory (``csrc/cuda/uniform.cu``).
+
+    Attributes:
+        shape: Shape of the tensor.
+        key: Key of the generator.
+        precision: Storage precision of the values.
+    """
+
+    shape: tuple[int, ...]
+    key: tuple[int, int]
+    precision: str
+
+    def array(self) -> NDArray[np.float32]:
+        """Make the values on this machine."""
+        array = np.empty(self.shape, dtype=np.float32)
+        fill_uniform(array.reshape(-1), self.key, self.precision)
+        return array
+
+    def drawn(self) -> tuple[int, int, int, int, float]:
+        """Return number of elements, key, significand bits and least spacing, for ``_cuda``."""
+        spacing = 2.0**-9 if self.precision in FP8_PRECISIONS else 0.0
+        return math.prod(self.shape), *self.key, significand_bits(self.precision), spacing
+
+
+def uniform_key(*entropy: int) -> tuple[int, int]:
+    """Return the generator's key of a seed."""
+    first, second = np.random.SeedSequence(entropy).generate_state(2, np.uint64)
+    return int(first), int(second)
+
+
+def fill_uniform(flat: NDArray[np.float32], key: tuple[int, int], precision: str) -> None:
     """Fill with uniform values in [-1, 1): random significands of numbers in [2, 4), less 3.
 
-    The values depend only on the stream, not on the number of threads.
+    The values depend only on the key and their index, not on the number of threads.
     """
     if flat.size <= _BLOCK:
-        _fill_block(flat, stream, precision)
+        _fill_block(flat, key, 0, precision)
         return
-    blocks = [flat[first : first + _BLOCK] for first in range(0, flat.size, _BLOCK)]
-    pairs = zip(blocks, stream.spawn(len(blocks)), strict=True)
-    for _ in in_threads(lambda pair: _fill_block(*pair, precision), pairs):
+    firsts = range(0, flat.size, _BLOCK)
+    for _ in in_threads(
+        lambda first: _fill_block(flat[first : first + _BLOCK], key, first, precision), firsts
+    ):
         pass
 
 
-def _fill_block(flat: NDArray[np.float32], stream: np.random.SFC64, precision: str) -> None:
-    for first in range(0, flat.size, _CHUNK):
-        chunk = flat[first : first + _CHUNK]
+def _fill_block(
+    block: NDArray[np.float32], key: tuple[int, int], before: int, precision: str
+) -> None:
+    stream = np.random.Philox(key=np.array(key, np.uint64), counter=before // _PER_COUNTER)
+    for first in range(0, block.size, _CHUNK):
+        chunk = block[first : first + _CHUNK]
         bits = stream.random_raw((chunk.size + 1) // 2).view(np.uint32)[: chunk.size]
         bits >>= np.uint32(9)
         bits |= np.uint32(0x40000000)
@@ -229,6 +270,10 @@ def _avoid_kinks(source: NDArray[np.float32], kinks: Sequence[float]) -> NDArray
     for kink in kinks:
         spread[np.abs(spread) == np.float32(abs(kink))] *= np.float32(0.75)
     return spread
+
+
+#: An input: an array, or what makes it.
+DrawnInput = NDArray[np.float32] | UniformTensor
 
 
 def make_inputs(
@@ -260,6 +305,21 @@ def make_inputs(
         UsageError: The layer has no such pass, or there is no such precision.
         UnsupportedError: An average over a window that contains only padding.
     """
+    return made(draw_inputs(layer, pass_, precision, seed, propagation))
+
+
+def made(inputs: Mapping[str, DrawnInput]) -> dict[str, NDArray[np.float32]]:
+    """Return all inputs as arrays."""
+    return {
+        role: drawn.array() if isinstance(drawn, UniformTensor) else drawn
+        for role, drawn in inputs.items()
+    }
+
+
+def draw_inputs(
+    layer: Layer, pass_: str, precision: str, seed: int, propagation: str = "inference"
+) -> dict[str, DrawnInput]:
+    """Return the inputs of :func:`make_inputs`; those that are only random are not made yet."""
     if pass_ not in layer.passes:
         raise unknown_word(f"pass {pass_}: {layer.kind} has no such pass", pass_, layer.passes)
     if layer.op == "pool":
@@ -270,7 +330,8 @@ def make_inputs(
         for role in layer.reads(pass_, propagation)
     }
     if layer.op == "attention" and "result" in inputs:
-        inputs["result"] = round_to(precision, _attention_result(layer, inputs))
+        arrays = made(inputs)
+        return {**arrays, "result": round_to(precision, _attention_result(layer, arrays))}
     return inputs
 
 
@@ -317,7 +378,7 @@ def fused_inputs(
             values = round_to("bf16", values * size + np.copysign(size / 8, values))
         inputs[role] = values.astype(np.float32)
     if "dst" in operand_roles(fuse):
-        inputs["dst"] = _values(layer, "forward", "dst", precision, seed)
+        inputs |= made({"dst": _values(layer, "forward", "dst", precision, seed)})
     return inputs
 
 
@@ -382,38 +443,41 @@ def _number(role: str) -> int:
     return _ROLES.index(role) if role in _ROLES else zlib.crc32(role.encode())
 
 
-def _values(layer: Layer, pass_: str, role: str, precision: str, seed: int) -> NDArray[np.float32]:
-    """Make one tensor, from its own random stream."""
-    stream = np.random.SFC64(np.random.SeedSequence([seed, _number(role)]))
-    rng = np.random.Generator(stream)
-    array = np.empty(layer.shapes()[role], dtype=np.float32)
+def _values(layer: Layer, pass_: str, role: str, precision: str, seed: int) -> DrawnInput:
+    """Draw one tensor, from its own random stream."""
+    entropy, shape = (seed, _number(role)), layer.shapes()[role]
+    rng = np.random.Generator(np.random.SFC64(np.random.SeedSequence(entropy)))
     if role in INTEGERS:
-        array[:] = rng.integers(0, layer.rows if role == "indices" else layer.channels, array.size)
-        return array
-    of_rows = layer.kind == "pointwise" and role == "result"
-    if of_rows or (layer.op, role) == ("softmax-xent", "dst"):
-        fill_uniform(array.reshape(-1), stream, "fp32")
-        powers = np.exp(array, dtype=np.float64)
-        shares = powers / powers.sum(axis=layer.axis if of_rows else 1, keepdims=True)
-        return round_to(precision, np.log(shares) if layer.op == "log-softmax" else shares)
+        least_above = layer.rows if role == "indices" else layer.channels
+        return rng.integers(0, least_above, shape).astype(np.float32)
     kind = tensor_types(layer, precision).get(role)
     stored = "fp32" if layer.in_float32(role) else _FLOATS.get(kind or "", precision)
-    fill_uniform(array.reshape(-1), stream, stored)
+    drawn = UniformTensor(shape, uniform_key(*entropy), stored)
+    of_rows = layer.kind == "pointwise" and role == "result"
+    if of_rows or (layer.op, role) == ("softmax-xent", "dst"):
+        powers = np.exp(replace(drawn, precision="fp32").array(), dtype=np.float64)
+        shares = powers / powers.sum(axis=layer.axis if of_rows else 1, keepdims=True)
+        return round_to(precision, np.log(shares) if layer.op == "log-softmax" else shares)
     if kind in INTEGER_RANGES:
+        array = drawn.array()
         np.floor(array * np.float32(128) + np.float32(128 if kind == "u8" else 0), out=array)
         return array
     if role == "src" and layer.entry.spread:
-        return _avoid_kinks(array, (layer.low, layer.high) if layer.op == "hardtanh" else (3, 6))
+        kinks = (layer.low, layer.high) if layer.op == "hardtanh" else (3, 6)
+        return _avoid_kinks(drawn.array(), kinks)
     if role == "src" and layer.op == "pool" and pass_ == "backward-data":
+        array = drawn.array()
         _remove_ties(array, layer, precision, rng)
+        return array
     if layer.kind == "recurrent" and role.startswith(("weights", "bias")):
-        array *= _weight_scale(layer)
+        return drawn.array() * _weight_scale(layer)
     if role in layer.entry.signs:
+        array = drawn.array()
         array.flat[0] = -1  # at least one factor has to change something
         return np.copysign(np.float32(1), array)
     if role in layer.entry.positive:
-        array = round_to(stored, np.abs(array) + np.float32(0.5))
-    return array
+        return round_to(stored, np.abs(drawn.array()) + np.float32(0.5))
+    return drawn
 
 
 def _check_means(layer: Layer) -> None:

@@ -1,7 +1,8 @@
-// Copies with conversion between number formats, for test_convert.py.
+// Copies with conversion between number formats, and random values, for test_convert.py.
 #include <cstdint>
 
 #include "cuda/convert.hpp"
+#include "cuda/uniform.hpp"
 
 namespace {
 
@@ -27,4 +28,9 @@ extern "C" void convert_to_dense(int type, int rank, const std::int64_t* dims,
                                  const std::int64_t* strides, const void* storage, float* dense,
                                  std::int64_t max_blocks) {
   to_dense(spec_of(type, rank, dims, strides), storage, dense, nullptr, max_blocks);
+}
+
+extern "C" void make_uniform(std::int64_t elements, std::uint64_t key0, std::uint64_t key1,
+                             int bits, float spacing, float* dense, std::int64_t max_blocks) {
+  fill_uniform({elements, {key0, key1}, bits, spacing}, dense, nullptr, max_blocks);
 }

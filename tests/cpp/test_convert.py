@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from pydlbench.verification.inputs import UniformTensor, uniform_key
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -90,7 +92,7 @@ class Converter:
     """The two functions under test, on NumPy arrays."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
-        self._library = library
+        self.compiled = library
 
     def upload(
         self, dense: NDArray[np.float32], name: str, strides: tuple[int, ...], blocks: int = 1 << 20
@@ -99,7 +101,7 @@ class Converter:
         code, dtype = TYPES[name]
         span = 1 + sum((dim - 1) * stride for dim, stride in zip(dense.shape, strides, strict=True))
         memory = np.full(span + 4, 77, dtype)  # the last four must not be touched
-        self._library.convert_to_storage(
+        self.compiled.convert_to_storage(
             pointer(dense),
             code,
             dense.ndim,
@@ -120,7 +122,7 @@ class Converter:
         blocks: int = 1 << 20,
     ) -> NDArray[np.float32]:
         dense = np.full(dims, np.nan, np.float32)
-        self._library.convert_to_dense(
+        self.compiled.convert_to_dense(
             TYPES[name][0],
             len(dims),
             integers(dims),
@@ -202,3 +204,18 @@ def test_more_elements_than_threads_are_walked_through_in_steps(converter):
     np.testing.assert_array_equal(
         converter.download(memory, "float32", dims, strides, blocks=3), dense
     )
+
+
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "fp16", "bf16", "fp8-tc"])
+@pytest.mark.parametrize("blocks", [1, 1 << 20])
+def test_the_device_makes_the_random_values_of_the_host(converter, precision, blocks):
+    for size in (1, 8, 4099):
+        tensor = UniformTensor((size,), uniform_key(7, size), precision)
+        *counts, spacing = tensor.drawn()
+        found = np.full(size + 1, np.nan, np.float32)
+        made = converter.compiled.make_uniform
+        made.argtypes = [ctypes.c_int64, *[ctypes.c_uint64] * 2, ctypes.c_int, ctypes.c_float]
+        made.argtypes += [ctypes.c_void_p, ctypes.c_int64]
+        made(*counts, spacing, found.ctypes.data, blocks)
+        np.testing.assert_array_equal(found[:size], tensor.array())
+        assert np.isnan(found[size])

@@ -123,9 +123,9 @@ class Kernel:
 class Arena:
     bytes = 0
 
-    def __init__(self, device, inputs):
+    def __init__(self, device, inputs, drawn=None):
         self.device = device
-        self.inputs = dict(inputs)
+        self.inputs = {**inputs, **(drawn or {})}
         self.cleared = False
 
     def clear(self):

@@ -226,3 +226,24 @@ def test_a_mean_of_differences_from_an_element_is_right():
     wrong[7] += np.float32(2e-6)  # an element of 3136 off by 0.006
     found = found_in(layer, "forward", "training", inputs, {"mean": wrong})["mean"]
     assert found.worst.error > allowed
+
+
+@pytest.mark.parametrize("problem", ["relu:mb64ic16ih32", "batchnorm:mb64ic16ih32", "relu:ic5ih4"])
+def test_a_sample_has_the_first_elements_the_last_and_all_that_are_not_finite(problem):
+    layer = parse_problem(problem)
+    inputs = make_inputs(layer, "forward", "fp32", 1, "training")
+    arguments = layer, "forward", "fp32", inputs
+    output = right_results(layer, "forward", inputs, "training")["dst"].astype(np.float32)
+    whole, some = (
+        verify(*arguments, output, seed=1, propagation="training", points=points)
+        for points in (None, 1)
+    )
+    assert whole.status == some.status == "ok"
+    assert whole.points == output.size
+    assert some.points == min(output.size, 2 << 17)
+    wrong = ((0, 9), (-1, 9), (output.size // 2, np.nan), (output.size // 2, np.inf))
+    for place, value in wrong:
+        broken = output.copy()
+        broken.flat[place] = value
+        verdict = verify(*arguments, broken, seed=1, propagation="training", points=1)
+        assert verdict.status == "failed", (place, value)

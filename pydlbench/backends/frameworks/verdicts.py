@@ -21,7 +21,7 @@ from pydlbench.ops.table import build_layer
 from pydlbench.records.measurement import KernelSpec
 from pydlbench.verification.inputs import fused_inputs as operands_of_fused
 from pydlbench.verification.inputs import smallest_normal
-from pydlbench.verification.verify import Verdict, tolerance, verify
+from pydlbench.verification.verify import HOST_POINTS, Verdict, tolerance, verify
 
 # A random mask deviates by more standard deviations once in 10**12 times.
 _MAX_DEVIATIONS = 7.0
@@ -105,6 +105,7 @@ def judge(
             extra=None if uncertain else results,
             propagation=spec.propagation,
             fuse=spec.fuse if spec.pass_ == "forward" else NOTHING_FUSED,
+            points=HOST_POINTS if spec.on_gpu else None,
         )
 
     if spec.fuse != "bias" or spec.pass_ == "forward":

@@ -39,6 +39,7 @@ from pydlbench.timing.chunk import Chunk, ChunkRequest
 from pydlbench.timing.guards import slow_bursts
 from pydlbench.timing.policy import Policy
 from pydlbench.timing.statistics import median
+from pydlbench.verification.inputs import made
 from pydlbench.verification.verify import Verdict, verify
 from pydlbench.version import __version__
 from pydlbench.words import arithmetic
@@ -422,7 +423,7 @@ class CpuBackend:
             raise UnsupportedError(f"there is no implementation with --layout {spec.layout}")
         variant = [c for c in listed if _name(c) == preparation.variant]
         tried = variant or _without_slow(listed, preparation)
-        inputs = self._inputs.inputs(spec, preparation.seed)
+        inputs = made(self._inputs.inputs(spec, preparation.seed))
         search = CpuAutotuner(tried, spec, preparation, self.cpus, inputs)
         known = bool(variant) and preparation.verified
         chosen = search.take() if known else search.tune()

@@ -20,7 +20,13 @@ from pydlbench.backends.base import (
 )
 from pydlbench.backends.frameworks.device_clock import chunk_of, nvtx_range
 from pydlbench.backends.native import nvml
-from pydlbench.backends.native.cuda_plans import CudaAutotuner, kernel_list, plan_name, plans
+from pydlbench.backends.native.cuda_plans import (
+    CudaAutotuner,
+    kernel_list,
+    new_arena,
+    plan_name,
+    plans,
+)
 from pydlbench.backends.native.inputs import RecentInputs
 from pydlbench.backends.native.modules import load_libraries
 from pydlbench.backends.native.nvml import Sustained, measure_sustained
@@ -37,7 +43,7 @@ from pydlbench.timing.chunk import Chunk, ChunkRequest
 from pydlbench.timing.guards import gpu_disturbance
 from pydlbench.timing.statistics import median
 from pydlbench.units import some_names
-from pydlbench.verification.inputs import make_inputs
+from pydlbench.verification.inputs import draw_inputs
 from pydlbench.words import PROFILED_RANGE
 
 #: Environment variable with the only plan that rows may use.
@@ -273,7 +279,7 @@ def _gemm_peak(device: _cuda.Device, precision: str, size: int = GEMM_SIZE) -> d
         layer=build_layer("gemm", m=size, k=size, n=size), precision=precision, device="cuda:0"
     )
     listed = plans(device, spec, _WORKSPACE_BYTES)[:_MAX_CANDIDATES]
-    arena = _cuda.Arena(device, make_inputs(spec.layer, spec.pass_, precision, seed=0))
+    arena = new_arena(device, draw_inputs(spec.layer, spec.pass_, precision, seed=0))
     best, kernel, reasons = math.inf, None, []
     for plan in listed:
         try:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 import pydlbench._cuda as _cuda
 from pydlbench.backends import autotune
@@ -13,8 +17,10 @@ from pydlbench.backends.native.inputs import RecentInputs
 from pydlbench.errors import PrimitiveError, UnsupportedError
 from pydlbench.records.measurement import KernelSpec, fewer_flops, kernel_name
 from pydlbench.verification.checksums import Deviation
+from pydlbench.verification.inputs import DrawnInput, UniformTensor, made
 from pydlbench.verification.verify import (
     FAST_ACCUMULATOR,
+    HOST_POINTS,
     TENSOR_ACCUMULATOR,
     Verdict,
     tolerance,
@@ -71,6 +77,13 @@ def reference(spec: KernelSpec) -> _cuda.Reference | None:
     """Return the device's float64 reference; None if only the host has one."""
     layer, fused = spec.layer, spec.fuse == "bias-relu"
     return _cuda.reference(layer.kind, native_pass(spec), layer.problem_fields(), fused=fused)
+
+
+def new_arena(device: _cuda.Device, inputs: Mapping[str, DrawnInput]) -> _cuda.Arena:
+    """Return an arena of inputs; what is only random is made on the device."""
+    drawn = {role: x for role, x in inputs.items() if isinstance(x, UniformTensor)}
+    arrays = made({role: x for role, x in inputs.items() if role not in drawn})
+    return _cuda.Arena(device, arrays, {role: x.drawn() for role, x in drawn.items()})
 
 
 def native_pass(spec: KernelSpec) -> str:
@@ -148,9 +161,14 @@ class CudaAutotuner(autotune.Autotuner):
         self._spec = spec
         self._preparation = preparation
         self._inputs = (recent or RecentInputs()).inputs(spec, preparation.seed)
-        self._arena = _cuda.Arena(device, self._inputs)
+        self._arena = new_arena(device, self._inputs)
         self._reference = reference(spec)
         self._graphs = True
+
+    @functools.cached_property
+    def _arrays(self) -> dict[str, NDArray[np.float32]]:
+        """The inputs on the host, for results that only the host can compare."""
+        return made(self._inputs)
 
     @property
     def timing(self) -> str:
@@ -259,13 +277,14 @@ class CudaAutotuner(autotune.Autotuner):
             self._spec.layer,
             self._spec.pass_,
             self._spec.precision,
-            self._inputs,
+            self._arrays,
             next(iter(results.values())),
             seed=self._preparation.seed,
             accumulate=accumulate,
             algorithm=candidate.algorithm,
             extra=results,
             propagation=self._spec.propagation,
+            points=HOST_POINTS,
         )
 
 

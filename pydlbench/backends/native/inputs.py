@@ -3,24 +3,28 @@
 import dataclasses
 from typing import Any
 
-from numpy.typing import NDArray
-
 from pydlbench.records.measurement import KernelSpec
-from pydlbench.verification.inputs import fused_inputs, make_inputs, significand_bits
+from pydlbench.verification.inputs import (
+    DrawnInput,
+    draw_inputs,
+    fused_inputs,
+    made,
+    significand_bits,
+)
 from pydlbench.words import MIXED_TYPES
 
 
 class RecentInputs:
     """Cache of the last inputs, for the next row of the same layer and pass.
 
-    Generating four hundred million random numbers takes seconds.
+    Generating four hundred million random numbers takes seconds. A GPU does that itself.
     """
 
     def __init__(self) -> None:
         self._key: tuple[Any, ...] | None = None
-        self._cached: dict[str, NDArray[Any]] = {}
+        self._cached: dict[str, DrawnInput] = {}
 
-    def inputs(self, spec: KernelSpec, seed: int) -> dict[str, NDArray[Any]]:
+    def inputs(self, spec: KernelSpec, seed: int) -> dict[str, DrawnInput]:
         """Return a spec's inputs by role; the arrays are shared and must not be changed.
 
         Args:
@@ -35,9 +39,8 @@ class RecentInputs:
         key = (nameless, spec.pass_, stored, spec.propagation, seed)
         if key != self._key:
             self._key, self._cached = None, {}  # free the memory first
-            self._cached = make_inputs(
-                spec.layer, spec.pass_, spec.precision, seed, propagation=spec.propagation
-            )
+            drawn = draw_inputs(spec.layer, spec.pass_, spec.precision, seed, spec.propagation)
+            self._cached = drawn if spec.on_gpu else dict(made(drawn))
             self._key = key
         fused = fused_inputs(spec.layer, spec.precision, seed, spec.fuse)
         if spec.on_gpu and "bias" in fused:

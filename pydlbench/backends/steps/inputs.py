@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pydlbench.errors import UsageError
 from pydlbench.grouping import group_by
 from pydlbench.models.graph import GraphNode, Init, Model, buffers, trained_tensors
-from pydlbench.verification.inputs import fill_uniform
+from pydlbench.verification.inputs import UniformTensor, uniform_key
 
 #: Folder of the weights and inputs that a saved step has run with, and prefixes of their names.
 VALUES: Final = "values"
@@ -62,15 +62,16 @@ def make_batch(model: Model, seed: int = 0) -> Batch:
         model: model with batch, image size and classes.
         seed: seed of the random numbers, at least 0.
     """
-    stream = np.random.SFC64([seed, 1])
-    images = np.empty((model.batch, *model.image), np.float32)
-    fill_uniform(images.reshape(-1), stream, "fp32")
+    shape = model.batch, *model.image
+    images = UniformTensor(shape, uniform_key(seed, 1), "fp32").array()
     labels = None
     if model.loss.kind == "cross-entropy":
         classes = model.output.shape[0]
         # Some scripts have more outputs than classes.
         size = model.batch, *model.output.shape[1:]
-        drawn = np.random.Generator(stream).integers(model.classes or classes, size=size)
+        drawn = np.random.Generator(np.random.SFC64([seed, 1])).integers(
+            model.classes or classes, size=size
+        )
         labels = drawn.astype(np.int64)
     return Batch(images, labels)
 

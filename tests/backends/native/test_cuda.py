@@ -17,7 +17,7 @@ from pydlbench.ops.descriptor import parse_problem
 from pydlbench.ops.table import build_layer
 from pydlbench.records.measurement import KernelSpec
 from pydlbench.timing.chunk import ChunkRequest, GpuReadings
-from pydlbench.verification.inputs import make_inputs
+from pydlbench.verification.inputs import draw_inputs, make_inputs
 
 CONV = build_layer("conv", batch=2, in_channels=3, in_size=5, out_channels=4, kernel=3, padding=1)
 
@@ -247,9 +247,9 @@ def test_inputs_of_the_row_before_are_used_again(native, backend, monkeypatch):
 
     def counting(*arguments, **words):
         asked.append(arguments[2])
-        return make_inputs(*arguments, **words)
+        return draw_inputs(*arguments, **words)
 
-    monkeypatch.setattr("pydlbench.backends.native.inputs.make_inputs", counting)
+    monkeypatch.setattr("pydlbench.backends.native.inputs.draw_inputs", counting)
     native.offer = [fake_cuda.Plan("only")]
     steps = (
         {"precision": "fp32"},

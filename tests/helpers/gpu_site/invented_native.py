@@ -27,7 +27,8 @@ from pydlbench.errors import InsufficientMemoryError, PrimitiveError, Unsupporte
 from pydlbench.ops.op import Layer
 from pydlbench.ops.table import ITEM_BYTES
 from pydlbench.verification.elements import expected_pieces, image_view
-from pydlbench.verification.inputs import round_to
+from pydlbench.verification.inputs import UniformTensor, round_to, significand_bits
+from pydlbench.words import GPU_PRECISIONS
 
 #: Layers whose results the device compares.
 _COMPARED = ("conv1d", "conv2d", "gemm", "pool1d", "pool2d")
@@ -162,9 +163,11 @@ def reference(kind, pass_, fields, *, fused=False):
 
 
 class Arena:
-    def __init__(self, device, inputs):
+    def __init__(self, device, inputs, drawn=None):
         self.inputs = dict(inputs)
+        self.drawn = drawn or {}
         self.bytes = sum(array.nbytes for array in inputs.values())
+        self.bytes += sum(4 * elements for elements, *_ in self.drawn.values())
         if 2 * self.bytes > FACTS["memory_bytes"]:
             raise InsufficientMemoryError(
                 f"{2 * self.bytes} bytes of device memory are needed; "
@@ -227,7 +230,7 @@ class Kernel(Work):
         if timing == "cuda-graph" and is_planted("capture", plan.kernel.name):
             raise PrimitiveError("operation not permitted when stream is capturing")
         super().__init__([plan.kernel])
-        self.plan, self._inputs = plan, arena.inputs
+        self.plan, self._arena = plan, arena
 
     def launch_times(self, repetitions=20):
         uncaptured = is_planted("capture", self.plan.kernel.name)
@@ -262,7 +265,11 @@ class Kernel(Work):
         results = {role: np.zeros(shapes[role], np.float32) for role in roles}
         if is_planted("wrong", plan.kernel.name):
             return results
-        pieces = expected_pieces(plan.layer, plan.pass_, plan.propagation, self._inputs)
+        precisions = {significand_bits(name): name for name in GPU_PRECISIONS}
+        inputs = dict(self._arena.inputs)
+        for role, (_, *key, bits, _) in self._arena.drawn.items():
+            inputs[role] = UniformTensor(shapes[role], tuple(key), precisions[bits]).array()
+        pieces = expected_pieces(plan.layer, plan.pass_, plan.propagation, inputs)
         for piece in pieces:
             view = image_view(plan.layer, piece.role, results[piece.role])
             stored = "fp32" if plan.layer.in_float32(piece.role) else plan.mode
