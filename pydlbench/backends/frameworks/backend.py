@@ -23,6 +23,7 @@ from pydlbench.backends.base import (
 from pydlbench.backends.frameworks.device_clock import DeviceClock, StepRuntime, is_device_lost
 from pydlbench.backends.frameworks.verdicts import check_fused, fused_inputs, is_random, judge
 from pydlbench.backends.host_clock import HostClock, Operator, Watcher
+from pydlbench.backends.native.modules import check_single_cudnn
 from pydlbench.errors import (
     DeviceLostError,
     InsufficientMemoryError,
@@ -436,9 +437,19 @@ class FrameworkBackend(abc.ABC):
 
 
 class HostTimedBackend(FrameworkBackend):
-    """A framework that gives no access to its streams, so that the host's clock times its rows."""
+    """A framework that gives no access to its streams, so that the host's clock times its rows.
+
+    Raises:
+        UnsupportedError: the device is a GPU, and its libraries are damaged; see
+            :func:`~pydlbench.backends.native.modules.check_single_cudnn`.
+    """
 
     modes: tuple[str, ...]
+
+    def __init__(self, device: str, cpus: Sequence[int]) -> None:
+        super().__init__(device, cpus)
+        if self.on_gpu:
+            check_single_cudnn()
 
     @property
     def on_gpu(self) -> bool:

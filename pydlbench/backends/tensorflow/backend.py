@@ -13,7 +13,6 @@ from pydlbench.backends.frameworks.backend import (
     resolve_mode,
 )
 from pydlbench.backends.host_clock import HostClock, Operator
-from pydlbench.backends.native.modules import check_single_cudnn
 from pydlbench.backends.tensorflow.layers.layer_pass import (
     FunctionOperator,
     as_array,
@@ -46,8 +45,6 @@ class TensorflowBackend(HostTimedBackend):
 
     def __init__(self, device: str, cpus: Sequence[int]) -> None:
         super().__init__(device, cpus)
-        if self.on_gpu:
-            check_single_cudnn()
         self.library = f"TensorFlow {tf.__version__}"
         self._place = choose(device, len(self.cpus))
         self._isa = frozenset(read_cpu_facts().isa)

@@ -230,3 +230,12 @@ def test_one_of_the_gpus_is_chosen(monkeypatch):
     monkeypatch.setattr(settings.jax, "devices", lambda platform: there[platform])
     with pytest.raises(UnsupportedError, match="cuda:1: "):
         choose("cuda:1")
+
+
+def test_an_environment_with_two_cudnn_is_refused_on_a_gpu_alone(monkeypatch, backend):
+    from pydlbench.backends.jax.backend import JaxBackend
+
+    monkeypatch.setattr("importlib.metadata.version", lambda _: "9.20")
+    with pytest.raises(UnsupportedError, match="in one environment"):
+        JaxBackend("cuda:0", backend.cpus)
+    assert not JaxBackend("cpu", backend.cpus).on_gpu
