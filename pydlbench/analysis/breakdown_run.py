@@ -275,9 +275,15 @@ class _Bench:
         return Policy(budget_s=_KERNEL_BUDGET_S, visits=self.rounds)
 
     def parts_policy(self, round_s: float = _PARTS_ROUND_S) -> Policy:
-        """Return the policy of subjects that stay, and take as long as a step or longer."""
+        """Return the policy of subjects that stay, and take as long as a step or longer.
+
+        On a GPU, PyTorch's profiler takes longer than the kernels of a short step, in each sample.
+        """
         return Policy(
-            budget_s=round_s * self.rounds, visits=self.rounds, least_samples=_PARTS_SAMPLES
+            budget_s=round_s * self.rounds,
+            visits=self.rounds,
+            least_samples=_PARTS_SAMPLES,
+            chunk_by_wall=self.step.on_gpu,
         )
 
     def prepare(self, allocator: str | None = None) -> RemoteKernel[StepFacts]:
@@ -424,6 +430,7 @@ def _prepare_calls(bench: _Bench, recording: _Recording, calls_s: float) -> _Pre
         size=size if alone.kernel is None else replace(size, process=_NOT_WARM),
     )
     if step.on_gpu:
+        subject.size = None  # a round takes longer than its kernels by what is not known
         return _PreparedCalls(subjects=[subject], alone=alone)
     if not bench.logs:
         reason = f"nothing logs what {step.framework} {step.mode} executes in each call"
@@ -492,7 +499,7 @@ class _Rounds:
                 key=TRACED,
                 sample=self._traced.sample,
                 policy=bench.parts_policy(),
-                size=self._size,
+                size=None if step.on_gpu else self._size,
             )
         ]
         size = Size(execution_s=tracing.untraced_s, wall_s=tracing.untraced_s)

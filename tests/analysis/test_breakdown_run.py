@@ -193,6 +193,15 @@ def test_on_a_gpu_calls_alone_have_the_gap_between_two_launches():
     assert terms["unexplained context"] == pytest.approx(in_context_s - 300e-6)
 
 
+def test_on_a_gpu_a_slow_profiler_takes_few_samples_of_short_calls():
+    """A round of 10 us of kernels would else take hundreds of profiles."""
+    session = gpu_session(5e-6, 5e-6, profile_s=0.1)
+    step = StepSpec(model=MODEL, own=UserModelSpec(), framework="torch", device="cuda:0")
+    found = whole(step, session)
+    assert found.levels.alone.median == pytest.approx(10e-6, rel=0.01)
+    assert 4 <= session.gpu.profiles <= 40
+
+
 @pytest.mark.parametrize("factor", [0.5, 2.0])
 def test_on_a_gpu_a_planted_difference_between_alone_and_in_the_step_is_unexplained(factor):
     """The first call's kernels take another time alone: gaps and caches explain nothing of it."""

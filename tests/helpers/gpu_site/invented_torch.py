@@ -75,6 +75,8 @@ class InventedTorch:
         cuda.reset_peak_memory_stats = lambda _=None: None
         cuda.default_generators = InventedGenerators()
         cuda.manual_seed = cuda.manual_seed_all = lambda _: None
+        cuda.get_rng_state = lambda _=None: torch.get_rng_state()
+        cuda.set_rng_state = lambda state, _=None: torch.set_rng_state(state)
         torch.Tensor.pin_memory = lambda tensor, *_: tensor
         torch.device = self._device_type()
         torch.autocast = self._autocast_type()

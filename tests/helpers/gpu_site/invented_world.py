@@ -13,6 +13,7 @@ peak, and a constant time more. ``INVENTED_GPU`` names planted failures, separat
 - ``profiler``: the profiler has no kernels of the device.
 """
 
+import functools
 import os
 import signal
 import time
@@ -82,6 +83,7 @@ class DeviceKernel:
         return LAUNCH_S + max(arithmetic, memory) / self.share
 
 
+@functools.cache
 def peak(precision):
     """Return the theoretical FLOP/s at the clock of the samples."""
     facts = GpuFacts.from_driver(FACTS)
@@ -89,6 +91,7 @@ def peak(precision):
     return (found or theoretical_peak(facts, "fp32", CLOCK_HZ)).flops_per_s
 
 
+@functools.cache
 def bytes_per_second(size):
     """Return the bytes per second of accesses to a working set."""
     memory = SHARE_OF_MEMORY * GpuFacts.from_driver(FACTS).memory_bytes_per_s
