@@ -82,7 +82,8 @@ def forecasts(
     """Forecast a step from operators that were timed alone; the step is not timed.
 
     Yields:
-        The forecast from the rows so far, every few seconds; then the complete one.
+        The forecast from the stored rows, if there are any; that from the rows so far, every few
+        seconds; then the complete one.
 
     Args:
         spec: the step; on a GPU in PyTorch's eager mode.
@@ -106,11 +107,14 @@ def forecasts(
     tell("operators of the step")
     forecaster = _Forecaster(spec, session, store, measures, visits, keep, tell)
     steps = listed(spec, session)
+    known = interval(scored(store, forecaster.place))
+    rows = forecaster.stored(steps.calls)
+    if rows.times:
+        yield conclude(spec, forecaster.place, steps, rows, known=known)
     faults = None if spec.on_gpu else forecaster.faults(program_of(steps))
     calls = [*steps.calls, *_faulting(faults)]
-    known = interval(scored(store, forecaster.place))
+    rows.times |= forecaster.stored(_faulting(faults)).times
     due = 0.0
-    rows = forecaster.stored(calls)
     for _ in forecaster.measured(calls, rows):
         if time.monotonic() > due:
             yield conclude(spec, forecaster.place, steps, rows, faults, known=known)

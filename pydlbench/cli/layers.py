@@ -83,7 +83,6 @@ def run(args: LayersOptions, session_factory: Callable[..., Any] | None = None) 
             document=lambda results: layers_document(
                 results.run,
                 rows_of(results),
-                interrupted=results.early,
                 recorded=_ledger(request.log, measured(results)),
             ),
             csv=lambda results: to_csv(results.run, rows_of(results)),

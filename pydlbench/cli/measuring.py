@@ -23,6 +23,7 @@ from pydlbench.runner.tasks import Task
 from pydlbench.store.entry import BEING_WRITTEN, Entry
 from pydlbench.store.place import select_path
 from pydlbench.store.store import Store
+from pydlbench.units import some_names
 
 
 def answer(
@@ -47,7 +48,7 @@ def answer(
         notes: notes on the tasks.
         report: returns the blocks of a run with results.
         document: returns the JSON object of a run, also of one without results; by default the
-            documents of the rows.
+            documents of the rows. What a run that has ended early lacks is added.
         csv: returns the CSV text.
         warnings: returns warnings on the rows.
         parts: returns rows that follow the answers in the default JSON object.
@@ -69,23 +70,18 @@ def answer(
             Entry.from_document(outcome.table, outcome.document) for outcome in results.outcomes
         ]
         entries += [Entry.from_document("layer", row.to_dict()) for row in parts(results)]
-        return run_document(kind, results.run, entries, interrupted=results.early, samples=True)
+        return run_document(kind, results.run, entries, samples=True)
 
     def show(results: Results) -> None:
-        empty = not results.outcomes
-        if empty and document is None:
-            return
-
         def blocks() -> list[Block]:
-            return [] if empty else report(results.run, results)
+            return report(results.run, results) if results.outcomes else []
 
         outputs.write(
-            lambda: (document or row_documents)(results),
+            lambda: {**(document or row_documents)(results), **results.ending},
             blocks,
             markdown=lambda: [*blocks(), run_lines(results.run)],
             csv=None if csv is None else lambda: csv(results),
             warnings=warnings(results),
-            keep_files=empty,
         )
 
     return measure(args, kind, tasks, show, **keywords)
@@ -161,7 +157,9 @@ def _exit_code(results: Results, what: str, fail_on: tuple[str, float] | None) -
         others = len(results.outcomes) - results.finished
         so_far = f", {others} more in part" if others else ""
         why = "--minutes have passed" if results.expired else "interrupted"
-        tell(f"{why}: {results.finished} of {results.total} {what} finished{so_far}")
+        lacks = some_names(results.unfinished) if results.total > 1 else ""
+        lacks = lacks and f"; unfinished: {lacks}"
+        tell(f"{why}: {results.finished} of {results.total} {what} finished{so_far}{lacks}")
         if not results.expired:
             return 130
     failed = [outcome for outcome in results.outcomes if outcome.status == "failed"]

@@ -80,7 +80,6 @@ class Outputs:
         markdown: Callable[[], Sequence[Block]] | None = None,
         csv: Callable[[], str] | None = None,
         warnings: Iterable[str] = (),
-        keep_files: bool = False,
     ) -> None:
         """Write the files, then warn, then print, so that a closed pipe costs no file.
 
@@ -91,7 +90,6 @@ class Outputs:
             markdown: returns the blocks of Markdown; by default those of the report.
             csv: returns the CSV text, if the command has one.
             warnings: lines for standard error.
-            keep_files: whether to write no files, so that the files of an earlier run remain.
 
         Raises:
             PydlbenchError: a file could not be written after all; the rest is printed before.
@@ -106,7 +104,7 @@ class Outputs:
         troubles: list[str] = []
         bugs: list[Exception] = []
         for kind, target in self.files.items():
-            if target == STDOUT or keep_files:
+            if target == STDOUT:
                 continue
             try:
                 write_text(target, texts[kind]())

@@ -67,9 +67,7 @@ def run(args: StepOptions, session_factory: Callable[..., Any] | None = None) ->
         return [part.document for part in results.parts.values()]
 
     def document(results: Results) -> dict[str, Any]:
-        return steps_document(
-            results.run, records(results), agreements(results), interrupted=results.early
-        )
+        return steps_document(results.run, records(results), agreements(results))
 
     tasks, notes = read_tasks(args)
     code, results = answer(

@@ -443,8 +443,8 @@ def show(file: SweepFile, results: Results, outputs: Outputs) -> None:
             for outcome in results.outcomes
             if not outcome.table
         ]
-        whole = run_document("sweep", results.run, entries, interrupted=results.early)
-        return {**whole, "not_estimated": refused}
+        whole = run_document("sweep", results.run, entries)
+        return {**whole, "not_estimated": refused, **results.ending}
 
     outputs.write(
         document,
@@ -453,8 +453,6 @@ def show(file: SweepFile, results: Results, outputs: Outputs) -> None:
             *stored_report(Loaded(info, results.run, entries)),
             run_lines(results.run),
         ],
-        # A run without rows does not overwrite the files of an earlier one.
-        keep_files=results.interrupted and not entries,
     )
 
 

@@ -35,7 +35,7 @@ from pydlbench.records.step import StepRecord, StepSpec
 from pydlbench.records.trace import RecordedCall
 from pydlbench.runner.rows import empty_row
 from pydlbench.runner.session import Session
-from pydlbench.steps.run import run
+from pydlbench.steps.run import runs_in_turn
 from pydlbench.timing.statistics import sum_known
 from pydlbench.units import percent, some_names
 
@@ -415,19 +415,19 @@ _BREAKDOWN_SHARE: Final = 0.7
 _NO_TIME: Final = "there was no time left; --minutes gives more"
 
 
-def time_step(spec: StepSpec, session: Session) -> StepRecord:
-    """Time the step that is diagnosed.
+def time_step(spec: StepSpec, session: Session) -> Iterator[StepRecord]:
+    """Time the step that is diagnosed; yield its record after each process.
 
     Raises:
         UsageError: no such model, option or word.
         UnsupportedError: the framework cannot run this step.
         PrimitiveError: the step is wrong, or its process ended.
     """
-    step = run(spec, session)
-    if not step.ok:
-        kind = UnsupportedError if step.status == "skipped" else PrimitiveError
-        raise kind(f"{spec.label}: {step.reason}")
-    return step
+    for _, step in runs_in_turn([spec], session):
+        if not step.ok:
+            kind = UnsupportedError if step.status == "skipped" else PrimitiveError
+            raise kind(f"{spec.label}: {step.reason}")
+        yield step
 
 
 def observe(
@@ -439,8 +439,11 @@ def observe(
     explainer: Callable[..., Iterator[BreakdownRecord]],
     known: Callable[[KernelSpec], Measurement | None] = lambda _: None,
     keep: Callable[[KernelSpec, Measurement], None] = lambda *_: None,
-) -> tuple[Observations, tuple[str, ...]]:
-    """Measure the other observations that the rules need; return them with notes.
+) -> Iterator[tuple[Observations, tuple[str, ...]]]:
+    """Measure the other observations that the rules need; yield them with notes.
+
+    Yields:
+        The observations with the breakdown so far, after each of its rounds; then all of them.
 
     Args:
         step: the timed step.
@@ -482,14 +485,24 @@ def observe(
     if step.contended:
         notes.append(f"other work disturbed the step: {step.contention_reason}")
     end = start + _BREAKDOWN_SHARE * time_limit_s
-    breakdown, reason = _broken_down(seen, session, end, tell, explainer)
-    if breakdown is None:
+    reason = _NO_TIME
+    try:
+        for breakdown in _broken_down(seen, session, end, tell, explainer):
+            seen = dataclasses.replace(seen, breakdown=breakdown)
+            yield seen, _noted(notes, breakdown)
+    except UsageError:  # the user's model is used in a wrong way
+        raise
+    except PydlbenchError as error:
+        seen, reason = dataclasses.replace(seen, breakdown=None), str(error)
+    if seen.breakdown is None:
         notes.append(f"no breakdown: {reason}")
         seen = dataclasses.replace(seen, dispatch_s=_dispatch_s(spec, session))
-    else:
-        notes += (work_of(breakdown), *breakdown.notes)
-        seen = dataclasses.replace(seen, breakdown=breakdown)
-    return seen, tuple(dict.fromkeys(notes))
+    yield seen, _noted(notes, seen.breakdown)
+
+
+def _noted(notes: Sequence[str], breakdown: BreakdownRecord | None) -> tuple[str, ...]:
+    more = () if breakdown is None else (work_of(breakdown), *breakdown.notes)
+    return tuple(dict.fromkeys((*notes, *more)))
 
 
 def _native_rows(
@@ -516,31 +529,21 @@ def _broken_down(
     end: float,
     tell: Callable[[str], None],
     explainer: Callable[..., Iterator[BreakdownRecord]],
-) -> tuple[BreakdownRecord | None, str]:
-    """Return the breakdown with the rounds until ``end``; or why there is none.
-
-    Raises:
-        UsageError: the user's model is used in a wrong way.
-    """
+) -> Iterator[BreakdownRecord]:
+    """Yield the breakdown after each round until ``end``, once it has native layers."""
     if time.monotonic() > end:
-        return None, _NO_TIME
+        return
     known = {spec.nameless: row for spec, row in seen.rows.items() if row.ok}
-    breakdown = None
-    try:
-        for record in explainer(
-            seen.spec,
-            session,
-            known=known.get,
-            advance=lambda done, total, label: tell(f"{label} ({int(done)} of {total})"),
-        ):
-            breakdown = None if record.coarse else record
-            if time.monotonic() > end:
-                break
-    except UsageError:
-        raise
-    except PydlbenchError as error:
-        return None, str(error)
-    return breakdown, _NO_TIME
+    for record in explainer(
+        seen.spec,
+        session,
+        known=known.get,
+        advance=lambda done, total, label: tell(f"{label} ({int(done)} of {total})"),
+    ):
+        if not record.coarse:
+            yield record
+        if time.monotonic() > end:
+            return
 
 
 def _plan(

@@ -41,7 +41,7 @@ from pydlbench.grouping import group_by
 from pydlbench.records.breakdown import BreakdownRecord, Term
 from pydlbench.records.diagnosis import Cause, Diagnosis, Finding, Saving, Tried, overlap
 from pydlbench.records.measurement import KernelSpec, Measurement
-from pydlbench.records.step import StepSpec
+from pydlbench.records.step import StepRecord, StepSpec
 from pydlbench.runner.session import Session
 from pydlbench.timing.statistics import sum_known
 from pydlbench.units import format_seconds, percent
@@ -217,8 +217,8 @@ def diagnoses(
     """Find changes that save a step's time; each saving is measured.
 
     Yields:
-        The findings so far: once the step is timed, and after each experiment. All but the last
-        are ``interrupted``.
+        The findings so far: after each process of the step, after each round of its breakdown, and
+        after each experiment. All but the last are ``interrupted``.
 
     Args:
         spec: the step.
@@ -238,13 +238,18 @@ def diagnoses(
     """
     start = time.monotonic()
     tell("the step")
-    step = time_step(spec, session)
     findings = [] if before is None else list(before.findings)
     tried = [] if before is None else list(before.tried)
     settled = frozenset() if before is None else before.settled
     untried: list[Tried] = []
 
-    def result(terms: Sequence[Term], notes: Sequence[str], *, interrupted: bool) -> Diagnosis:
+    def result(
+        step: StepRecord,
+        terms: Sequence[Term] = (),
+        notes: Sequence[str] = (),
+        *,
+        interrupted: bool = True,
+    ) -> Diagnosis:
         more = ["interrupted: not everything was tried"] if interrupted else []
         return Diagnosis(
             step=step,
@@ -257,9 +262,11 @@ def diagnoses(
             interrupted=interrupted,
         )
 
-    yield result((), (), interrupted=True)
-    seen, notes = observe(step, session, start, time_limit_s, tell, explainer, known, keep)
-    terms = () if seen.breakdown is None else seen.breakdown.terms
+    for step in time_step(spec, session):
+        yield result(step)
+    for seen, notes in observe(step, session, start, time_limit_s, tell, explainer, known, keep):
+        terms = () if seen.breakdown is None else seen.breakdown.terms
+        yield result(step, terms, notes)
     done: set[Experiment] = set()
     # New observations may add experiments.
     while untested := [pair for pair in suspect(seen).items() if pair[0] not in done]:
@@ -282,8 +289,8 @@ def diagnoses(
             tried.append(Tried(what=name, problem=problem, result=_result(saving)))
         if isinstance(experiment, StepChange) and not experiment.both and seen.beside_s is None:
             seen = dataclasses.replace(seen, beside_s=saving.step_s)
-        yield result(terms, notes, interrupted=True)
-    yield result(terms, notes, interrupted=False)
+        yield result(step, terms, notes)
+    yield result(step, terms, notes, interrupted=False)
 
 
 def _attempt(

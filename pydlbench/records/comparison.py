@@ -163,8 +163,12 @@ class CompareDocument(Document, frozen=True, kw_only=True):
         settings: settings of the verdicts: alpha, margin, confidence, correction; the number of
             stored replicates; assumed_sd, the assumed deviation of runs where these are too few.
         change: of two models' steps, whether they compute the same, and by which calls they differ.
+        interrupted: whether the run ended before both sides were measured completely.
+        unfinished: labels of the rows that it lacks, completely or in part.
     """
 
+    interrupted: bool = False
+    unfinished: tuple[str, ...] = ()
     a: Mapping[str, Any] = msgspec.field(default_factory=dict)
     b: Mapping[str, Any] = msgspec.field(default_factory=dict)
     interleaved: bool = False

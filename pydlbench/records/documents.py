@@ -40,10 +40,12 @@ class RunDocument(Document, frozen=True, kw_only=True):
 
     Attributes:
         interrupted: whether the run ended before it had measured everything that was requested.
+        unfinished: labels of the rows that it lacks, completely or in part.
         run: one run of a command: when, where, and with which libraries.
     """
 
     interrupted: bool = False
+    unfinished: tuple[str, ...] = ()
     run: RunRecord
 
 
@@ -281,15 +283,13 @@ class DiagnosisObject(Record, frozen=True, kw_only=True):
     embedded = ("diagnosis",)
 
 
-class DiagnoseDocument(Document, frozen=True, kw_only=True):
+class DiagnoseDocument(RunDocument, frozen=True, kw_only=True):
     """Findings on a step. Times in seconds.
 
     Attributes:
-        run: one run of a command: when, where, and with which libraries.
         diagnosis: the diagnosed step; its fields are merged into the document.
     """
 
-    run: RunRecord
     diagnosis: DiagnosisObject
 
     embedded = ("diagnosis",)
@@ -418,16 +418,14 @@ class SummaryDocument(Document, frozen=True, kw_only=True):
     layers: tuple[SummaryNode, ...]
 
 
-class EstimateDocument(Document, frozen=True, kw_only=True):
+class EstimateDocument(RunDocument, frozen=True, kw_only=True):
     """The estimate of a step, with the measurements that it sums. Times in seconds.
 
     Attributes:
-        run: one run of a command: when, where, and with which libraries.
         measurements: one row for each layer and setting.
         estimated: the estimate; its fields are merged into the document.
     """
 
-    run: RunRecord
     measurements: tuple[Measurement, ...]
     estimated: StepEstimate
 

@@ -84,6 +84,10 @@ def _complete(
     schema["description"] = _sentence(inspect.getdoc(record) or "")
     schema["properties"] = properties
     schema["required"] = [key for key in properties if key in required]
+    if record.embedded and "unfinished" in properties:  # a run may end before there is an answer
+        always = [key for key in schema["required"] if key in ("schema_version", "run")]
+        schema["anyOf"] = [{"required": ["unfinished"]}, {"required": schema["required"]}]
+        schema["required"] = always
     schema |= record.rules
 
 

@@ -40,7 +40,7 @@ def diagnosis_report(run: RunRecord, diagnosis: Diagnosis) -> list[Block]:
     overlap = any(finding.overlaps for finding in diagnosis.findings)
     tried = (("tried, no gain", diagnosis.tried), ("not tried", diagnosis.untried))
     step = diagnosis.step
-    command = "diagnose" if step.contended else "breakdown"
+    command = "diagnose" if step.contended or diagnosis.interrupted else "breakdown"
     following = f"pydlbench {shlex.join([command, *step_words(step.spec)])}"
     if diagnosis.findings and not step.contended:
         following = diagnosis.findings[0].next
@@ -119,6 +119,8 @@ def headline(diagnosis: Diagnosis) -> str:
         return f"{at_most}: other work disturbed it; repeat on an idle machine."
     made = len(diagnosis.findings) + len(diagnosis.tried)
     experiments = quantity(made, "experiment") if made else "no experiment"
+    if not diagnosis.findings and diagnosis.interrupted:
+        return f"{step}; the diagnosis ended before it had tried every remedy ({experiments})."
     if not diagnosis.findings:
         return f"{step}; nothing found that would save 1 % of it ({experiments})."
     first = diagnosis.findings[0]

@@ -16,7 +16,6 @@ def layers_document(
     run: RunRecord,
     measurements: Sequence[Measurement],
     *,
-    interrupted: bool = False,
     recorded: StepLedger | None = None,
 ) -> dict[str, Any]:
     """Return the JSON object of ``layers``.
@@ -24,12 +23,11 @@ def layers_document(
     Args:
         run: The run.
         measurements: Its rows.
-        interrupted: Whether the run ended before all requested rows were measured.
         recorded: The log from which the problems were taken.
     """
     return {
         "kind": "layers",
-        "interrupted": interrupted,
+        "interrupted": False,
         "run": run.to_dict(),
         "measurements": [measurement.to_dict() for measurement in measurements],
         **({} if recorded is None else {"recorded": recorded.to_dict()}),
@@ -114,6 +112,8 @@ def run_document(
     single = lists[LISTS[_SINGLE[kind]]] if kind in _SINGLE else []
     if kind == "breakdown":
         return {**head, **(single[0] if len(single) == 1 else {"breakdowns": single})}
+    if kind in _SINGLE and not entries:  # the run ended before there was an answer
+        return head
     if len(single) == 1:
         rows = {"measurements": lists["measurements"]} if kind == "estimate" else {}
         return {**head, **single[0], **rows}

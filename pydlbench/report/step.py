@@ -458,14 +458,12 @@ def steps_document(
     run: RunRecord,
     records: Sequence[StepRecord],
     agreements: Sequence[Mapping[str, Any]],
-    *,
-    interrupted: bool,
 ) -> dict[str, Any]:
     """Return one object with the run, its steps and the comparisons of frameworks."""
     rows = step_rows(records)
     return {
         "kind": "step",
-        "interrupted": interrupted,
+        "interrupted": False,
         "run": run.to_dict(),
         "model": records[0].spec.model if records else None,
         "steps": [row.to_dict() for row in rows],

@@ -147,6 +147,7 @@ class Results:
         outcomes: results of finished rows, including those of the resumed run; after an
             interruption also of rows with some of their repetitions. In the order of the tasks.
         parts: results that rows are made of: kernels, agreements.
+        unfinished: labels of the rows that are not finished.
         run: time, command, device and environment.
         interrupted: whether Ctrl-C, SIGTERM or a time limit ended the run.
         expired: whether that was the time limit.
@@ -159,6 +160,7 @@ class Results:
     run: RunRecord
     outcomes: Sequence[Result]
     parts: Mapping[str, Result]
+    unfinished: Sequence[str] = ()
     interrupted: bool = False
     expired: bool = False
     trouble: PydlbenchError | None = None
@@ -168,6 +170,11 @@ class Results:
     def early(self) -> bool:
         """Whether the run ended before all rows were measured."""
         return self.interrupted or self.trouble is not None
+
+    @property
+    def ending(self) -> dict[str, Any]:
+        """Fields of the JSON object of a run that has ended early: that, and what it lacks."""
+        return {"interrupted": True, "unfinished": [*self.unfinished]} if self.early else {}
 
     @property
     def finished(self) -> int:
@@ -268,7 +275,10 @@ def execute(
         progress.close()
     run = recorder.own(loop.described())
     expired = interrupted and recorder.interrupts.expired
-    results = Results(loop.total, run, loop.outcomes, loop.parts, interrupted, expired, trouble)
+    results = Results(
+        *(loop.total, run, loop.outcomes, loop.parts, loop.unfinished),
+        *(interrupted, expired, trouble),
+    )
     keys = [row_key(task, row) for task in tasks for row in task.rows]
     recorder.finish(run, results.status, keys)
     results.where = recorder.where if recorder.begun else None
@@ -338,6 +348,12 @@ class _Loop:
         """The results of rows so far, in the order of the tasks."""
         rows = [id(row) for task in self._tasks for row in task.rows]
         return [self._outcomes[row] for row in rows if row in self._outcomes]
+
+    @property
+    def unfinished(self) -> list[str]:
+        """The labels of the rows that are not finished."""
+        rows = (row for task in self._tasks for row in task.rows)
+        return [row.label for row in rows if id(row) not in self._listed]
 
     def described(self) -> RunRecord:
         """Return the run's record, with what all its sessions have found on the devices.

@@ -265,6 +265,16 @@ def test_what_the_store_has_is_not_measured_but_timed_again_and_scaled_by_class(
     assert known.seconds == pytest.approx(first.seconds)
 
 
+def test_stored_rows_give_an_answer_before_anything_is_counted_or_timed(invented, stored):
+    _, asked = invented
+    store, keep = stored
+    whole = forecast_step(CASE, Session(), store, keep=keep)
+    asked.clear()
+    first = next(forecast.forecasts(CASE, Session(), store, keep=keep))
+    assert (asked, first.faults, first.missing) == ([], None, 0)
+    assert first.seconds == pytest.approx(whole.operators_s)
+
+
 def test_a_call_that_is_made_forwards_and_backwards_counts_with_both(invented, stored, monkeypatch):
     now, _ = invented
     backwards = msgspec.structs.replace(call("small", 6, size=400), direction="backward")

@@ -127,6 +127,18 @@ def test_what_was_found_before_an_interrupt_is_shown_and_kept(session, asked, mo
     assert entry.document["interrupted"]
 
 
+def test_an_interruption_before_the_step_is_timed_is_a_json_object(session, monkeypatch, capsys):
+    def stop(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("pydlbench.diagnose.run.diagnoses", stop)
+    assert command.run(parse("mnist", "--json", "-"), session.open) == 130
+    document = json.loads(capsys.readouterr().out)
+    assert document["interrupted"]
+    assert "findings" not in document
+    assert ["mnist" in label for label in document["unfinished"]] == [True]
+
+
 def test_a_resumed_diagnosis_begins_with_what_was_found(session, asked, monkeypatch, capsys):
     complete = package.diagnoses
 

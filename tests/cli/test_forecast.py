@@ -97,6 +97,16 @@ def test_what_dominates_is_named_after_its_modules_if_it_has_any(names, told):
     assert told in dominating(record)
 
 
+def test_an_interruption_before_the_first_answer_is_a_json_object(session, capsys):
+    def stop(*_, **__):
+        raise KeyboardInterrupt
+
+    assert run(("mnist", "--framework", "torch", "--json", "-"), session, stop) == 130
+    document = json.loads(capsys.readouterr().out)
+    assert (document["interrupted"], document["forecasts"]) == (True, [])
+    assert ["torch eager" in label for label in document["unfinished"]] == [True]
+
+
 def test_missing_rows_are_named_and_end_with_1(session, capsys):
     words = ("mnist", "--batch", "4", "--framework", "torch", "--known-only")
     assert run(words, session) == 1

@@ -217,12 +217,14 @@ def test_interrupt_shows_what_is_finished(run_record, capsys, tmp_path):
     assert len(document["measurements"]) == 2
 
 
-def test_interrupt_before_the_first_row_keeps_the_old_file(run_record, tmp_path):
+def test_interrupt_before_the_first_row_replaces_the_file_of_another_run(run_record, tmp_path):
     session = InventedSession(run_record, before=stop_after(0))
     path = tmp_path / "a.json"
     path.write_text("old")
     assert command.run(parse("--shape", "conv3", "--json", str(path)), session.open) == 130
-    assert path.read_text() == "old"
+    document = json.loads(path.read_text())
+    assert (document["interrupted"], document["measurements"]) == (True, [])
+    assert document["unfinished"] == ["alexnet/conv3 forward fp32"]
 
 
 def test_error_after_some_rows_shows_them_and_is_raised(run_record, capsys):

@@ -125,5 +125,8 @@ def test_ctrl_c_and_sigterm_print_what_is_finished(finished, number, code):
     # A third of all visits was made: every row has had some.
     whole = sum(row["stop_rule"] != "interrupted" for row in rows)
     others = f", {3 - whole} more in part" if rows else ""
-    assert err.splitlines()[-1] == f"interrupted: {whole} of 3 rows finished{others}"
+    last = err.splitlines()[-1]
+    assert last.startswith(f"interrupted: {whole} of 3 rows finished{others}")
+    assert len(document["unfinished"]) == 3 - whole
+    assert all(label in last for label in document["unfinished"])
     assert "Traceback" not in err

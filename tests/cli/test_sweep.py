@@ -159,7 +159,8 @@ def test_what_ends_before_its_first_row_leaves_no_run_to_go_on_with(write, tmp_p
     target = tmp_path / "earlier.json"
     target.write_text("old", encoding="utf-8")
     assert sweep(Sessions(stop), path, "--json", target) == 130
-    assert target.read_text(encoding="utf-8") == "old"
+    document = json.loads(target.read_text(encoding="utf-8"))
+    assert (document["interrupted"], len(document["unfinished"])) == (True, 4)
     out, err = capsys.readouterr()
     assert "next: " not in out
     assert says(err, "0 of 4")

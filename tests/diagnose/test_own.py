@@ -105,7 +105,7 @@ def look(mapped, monkeypatch):
     def look(inputs=("2x8x6x6",), *, explained=True, asked=CASE):
         case = msgspec.structs.replace(asked, batch=2)
         step = StepRecord(spec=case, status="ok", time=summary(STEP_S), inputs=inputs)
-        seen, notes = evidence.observe(
+        *_, (seen, notes) = evidence.observe(
             step, session, time.monotonic(), 100.0, str, break_down if explained else fails
         )
         return suspect(seen), notes

@@ -55,7 +55,8 @@ def diagnosed(monkeypatch):
 
         def observe(*_):
             clock.now += look_s
-            return SimpleNamespace(step_s=STEP_S, step=step, breakdown=None, beside_s=STEP_S), ()
+            seen = SimpleNamespace(step_s=STEP_S, step=step, breakdown=None, beside_s=STEP_S)
+            yield seen, ()
 
         def try_out(one, *_):
             ran.append(one)
@@ -63,7 +64,7 @@ def diagnosed(monkeypatch):
             return next(results)
 
         monkeypatch.setattr(running, "time", SimpleNamespace(monotonic=lambda: clock.now))
-        monkeypatch.setattr(running, "time_step", lambda *_: step)
+        monkeypatch.setattr(running, "time_step", lambda *_: iter([step]))
         monkeypatch.setattr(running, "observe", observe)
         monkeypatch.setattr(running, "suspect", lambda _: {experiment: [because]})
         monkeypatch.setattr(running, "try_out", try_out)

@@ -129,6 +129,13 @@ def test_a_breakdown_is_one_object_or_several(run_record):
     assert errors("breakdown", {**head, **failed, "status": "ok"})  # without its figures
 
 
+@pytest.mark.parametrize("name", ["diagnose", "estimate"])
+def test_a_document_without_an_answer_says_that_it_is_unfinished(run_record, name):
+    head = {"schema_version": 1, "interrupted": True, "run": run_record.to_dict()}
+    assert errors(name, {**head, "unfinished": ["mnist torch eager"]}) == []
+    assert errors(name, head)
+
+
 def test_a_list_of_runs_is_valid(run_record, measurement):
     from pydlbench.store.entry import Entry
     from pydlbench.store.store import Store
