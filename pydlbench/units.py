@@ -1,12 +1,10 @@
 """Formatting of times, FLOPs, bytes, rates and shares: three or four digits; and of text."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final, Self, TypeVar
 
 from pydlbench.grouping import group_by
 
@@ -217,7 +215,7 @@ class Scale:
     decimals: int
 
     @classmethod
-    def fit(cls, seconds: float) -> Scale:
+    def fit(cls, seconds: float) -> Self:
         """Return the scale in which ``seconds`` has four digits."""
         size = abs(seconds) or 1e-3
         for unit, factor in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):

@@ -11,13 +11,11 @@ their difference, computed in the same way, does not contain zero. Errors of the
 to be independent: drift of the machine between them moves the shares by more.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from pydlbench.records.measurement import TimeSummary
 from pydlbench.records.trace import Dominant
@@ -41,7 +39,7 @@ class TimedItem:
     known: bool = True
 
     @classmethod
-    def from_summary(cls, time: TimeSummary) -> TimedItem:
+    def from_summary(cls, time: TimeSummary) -> Self:
         """Return a row's time; with the quartiles if it has no interval."""
         if time.ci_low is None or time.ci_high is None:
             return cls(seconds=time.median, half_width_s=(time.q3 - time.q1) / 2, known=False)

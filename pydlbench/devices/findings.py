@@ -1,7 +1,5 @@
 """Results of the probes of a device: compute peaks and bandwidths, common to CPUs and GPUs."""
 
-from __future__ import annotations
-
 import abc
 import dataclasses
 import math
@@ -203,7 +201,7 @@ class Bandwidth:
     @classmethod
     def from_reading(
         cls, level: str, pattern: str, working_set_bytes: int, reading: Reading
-    ) -> Bandwidth:
+    ) -> Self:
         """Return the bandwidth of a single window."""
         return cls(
             level=level,
@@ -217,7 +215,7 @@ class Bandwidth:
             disturbance=reading.disturbance,
         )
 
-    def merge(self, later: Bandwidth) -> Bandwidth:
+    def merge(self, later: Self) -> Self:
         """Return this bandwidth with further windows of the same level and pattern.
 
         A disturbed window counts only as long as there is no other.

@@ -5,8 +5,6 @@ workloads has the values of the variable axes. Products and RMS norms are layers
 not: its lengths and its tables of pages are values in other files, for which a layer has no field.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path

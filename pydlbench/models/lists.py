@@ -6,8 +6,6 @@ values in the next line. An option holds until it is given again, or until ``--r
 of the values.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import re
@@ -15,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from pydlbench.errors import UnsupportedError, UsageError, nearest, nearest_file, unknown_word
 from pydlbench.ops import grammar
@@ -238,7 +236,7 @@ class ListEntry:
             raise UsageError(f"--{option}={value}: not a number; nearest: --{option}={number}")
         return number
 
-    def of_each_number(self) -> Iterator[ListEntry]:
+    def of_each_number(self) -> Iterator[Self]:
         """Yield an entry for each combination of the numbers in the options of its driver."""
         names = ("mb", *_NUMBERS.get(self.op, ()))
         given = {name: self.options[name] for name in names if name in self.options}

@@ -1,12 +1,10 @@
 """The calls of a step: recorded, and with their times in context, within the step itself."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Self
 
 import msgspec
 
@@ -59,7 +57,7 @@ class RecordedCall(Record, frozen=True, kw_only=True):
     @classmethod
     def from_owners(
         cls, owners: Sequence[Sequence[str]], signature: str, operator: str, **fields: Any
-    ) -> RecordedCall:
+    ) -> Self:
         """Return the record of equal calls.
 
         Args:

@@ -1,9 +1,7 @@
 """The inputs, loss, optimizer and mode of a user's model: what its step has besides a spec."""
 
-from __future__ import annotations
-
 import re
-from typing import Annotated, Final
+from typing import Annotated, Final, Self
 
 import msgspec
 
@@ -63,7 +61,7 @@ class UserInput(Record, frozen=True, kw_only=True):
     omitted = ("below", "file")
 
     @classmethod
-    def parse(cls, text: str) -> UserInput:
+    def parse(cls, text: str) -> Self:
         """Parse a value of ``--input``: ``8x3x224x224``, ``tokens=8x128:int64:5000``, ``FILE.npy``.
 
         Raises:
@@ -95,7 +93,7 @@ class UserInput(Record, frozen=True, kw_only=True):
             below=None if below is None else int(below),
         )
 
-    def with_batch(self, batch: int, other: int) -> UserInput:
+    def with_batch(self, batch: int, other: int) -> Self:
         """Return the input with another batch size, if its first number is the batch."""
         if self.shape[:1] != (batch,):
             return self

@@ -1,7 +1,5 @@
 """The store: writes runs, entry by entry, reads them back, and resolves their names."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json

@@ -4,13 +4,11 @@ Rules ignore the domain and the version of an operator unless they say so: onnxr
 operators compute the same as ONNX's operators with that name.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import msgspec
 
@@ -105,7 +103,7 @@ class OnnxNode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.attributes[name][1] if name in self.attributes else default
 
     @classmethod
-    def read(cls, signature: str) -> OnnxNode:
+    def read(cls, signature: str) -> Self:
         """Parse a signature.
 
         Raises:

@@ -1,13 +1,11 @@
 """Parses the signatures of nodes of TensorFlow's graphs, without TensorFlow."""
 
-from __future__ import annotations
-
 import functools
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import msgspec
 
@@ -78,7 +76,7 @@ class TensorFlowNode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         return json.dumps(msgspec.to_builtins(self), sort_keys=True, separators=(",", ":"))
 
     @classmethod
-    def read(cls, text: str) -> TensorFlowNode:
+    def read(cls, text: str) -> Self:
         """Parse a signature.
 
         Raises:

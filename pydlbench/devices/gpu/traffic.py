@@ -5,8 +5,6 @@ many depends on the hash of the addresses and on the replacement policy, which a
 the bandwidth is probed with some working sets, and interpolated between them.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from typing import Final
