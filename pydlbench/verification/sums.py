@@ -15,6 +15,11 @@ output is, exchanging the sums::
     S[g, c, k] = sum_{n, p} a[n] b[p] x[n, g, c, source(p, k)]
 
 which takes one pass over each tensor. If that is cheap, there is a checksum for each ``n``.
+
+Where fused operations change the result, or it is rounded to integers, no checksum holds. The sums
+are then recomputed exactly for as many pixels (rows of a product) as take a fraction of a second,
+with all channels of each; the fused operations follow in the arithmetic that propagates rounding
+errors. A result of integers may differ by half a unit, its rounding.
 """
 
 import functools
@@ -27,14 +32,19 @@ from typing import Any, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from pydlbench.ops.fused import channel_axis
+from pydlbench.ops.fused import channel_axis, fused_ops
 from pydlbench.ops.op import Layer
+from pydlbench.ops.table import tensor_types
 from pydlbench.ops.windows import PASS_OF_CONVOLUTION
+from pydlbench.verification import arithmetic
+from pydlbench.verification.arithmetic import Rounded
 from pydlbench.verification.checksums import (
     CHECKSUM_UNIT,
     F64,
+    Deviation,
     ElementComparison,
     KernelRun,
+    Pixels,
     TapAxis,
     checksum_weights,
     choose_pixels,
@@ -46,7 +56,7 @@ from pydlbench.verification.checksums import (
     worse,
     worst_of,
 )
-from pydlbench.verification.inputs import smallest_normal
+from pydlbench.verification.inputs import INTEGER_RANGES, UNIT_ROUNDOFF, smallest_normal
 
 # -----------------------------------------------------------------------------
 # The axes of the source, the weights and the output in each pass, as letters of the formula above;
@@ -296,12 +306,8 @@ def check_sums(layer: Layer, run: KernelRun) -> dict[str, ElementComparison]:
         CHECKSUM_UNIT * np.sqrt(energy + variance[:buckets]),
         lambda at: f"checksum of {name(at[0] if fold is None else None, at[1:], ':' * len(sizes))}",
     )
-    point = worst_of(
-        pixels.values(output),
-        expected[buckets:],
-        np.maximum(np.abs(expected[buckets:]) + np.sqrt(variance[buckets:]), least),
-        lambda at: name(int(pixels.image[at[0]]), at[1:], [side[at[0]] for side in pixels.place]),
-    )
+    scale = np.maximum(np.abs(expected[buckets:]) + np.sqrt(variance[buckets:]), least)
+    point = _worst_pixel(weighted, role, pixels, pixels.values(output), expected[buckets:], scale)
     return {
         role: ElementComparison(
             terms=0 if run.whole else weighted.terms + ("bias" in run.inputs),
@@ -320,6 +326,20 @@ def _by_channel(layer: Layer, bias: NDArray[Any], output: _Tensor) -> F64:
     spread: list[Any] = [size if set(letters) & set("go") else 1 for letters, size in pairs]
     view = output.like(np.broadcast_to(bias.reshape(shape), spread)).view("ngo")
     return view.reshape(view.shape[1:3]).astype(np.float64)
+
+
+def _worst_pixel(
+    weighted: WeightedSum, role: str, pixels: Pixels, got: F64, expected: F64, scale: F64
+) -> Deviation:
+    """Return the largest deviation among all channels of some pixels."""
+    return worst_of(
+        got,
+        expected,
+        scale,
+        lambda at: weighted.name(
+            role, int(pixels.image[at[0]]), at[1:], [side[at[0]] for side in pixels.place]
+        ),
+    )
 
 
 def _fold(
@@ -395,3 +415,112 @@ def add_products(
             matched = part[(slice(None), g, *inner)]
             matched = matched.reshape(*matched.shape[:2], -1).swapaxes(0, 1)
             total[:, g, o] += np.matmul(matched, matrix).swapaxes(0, 1)
+
+
+# -----------------------------------------------------------------------------
+# Fused operations, and results of integers.
+
+#: Maximum number of multiply-adds, and of source elements that are gathered for them.
+_MAX_MACS: Final = 2_000_000_000
+_MAX_GATHERED: Final = 8_000_000
+_HALF: Final = 0.5
+
+
+def rounds_to_integers(layer: Layer, precision: str) -> bool:
+    """Whether a layer's result is rounded to integers, beyond exact sums of integers."""
+    kind = tensor_types(layer, precision).get("dst")
+    if layer.entry.kind == "pool":
+        return layer.mode == "avg" and kind in INTEGER_RANGES
+    return kind in ("s8", "u8")
+
+
+def check_fused(
+    layer: Layer, run: KernelRun, fuse: str, accumulate: str = "float32"
+) -> dict[str, ElementComparison]:
+    """Compare the results of the pixels that are recomputed.
+
+    Args:
+        layer: the layer.
+        run: inputs and results of the kernel.
+        fuse: the operations.
+        accumulate: type of results between operations; sums are of float32 at least.
+    """
+    ops = fused_ops(fuse)
+    inputs = dict(run.inputs)
+    if "src_zero_point" in inputs:  # padding stands for zero, so it is not shifted
+        inputs["src"] = inputs["src"] - inputs["src_zero_point"]
+    weighted = describe_sum(layer, run.pass_, {**inputs, **run.results})
+    source, weights = weighted.source.view("ngc"), weighted.weights.view("goc")
+    output = weighted.output.view("ngo")
+    images, _, _, *sizes = output.shape
+    gathered = math.prod(source.shape[1:3]) * math.prod(weights.shape[3:])
+    count = max(1, min(_MAX_MACS // weights.size, _MAX_GATHERED // gathered))
+    pixels = choose_pixels(run.rng, images, sizes, count)
+    expected, variance = np.zeros((2, len(pixels.image), *output.shape[1:3]))
+    rows, squared = pixels.patches(source, weighted.axes, weighted.uncertain)
+    add_products(rows, squared, weights, expected, variance)
+
+    def operand(role: str) -> NDArray[Any]:
+        array = inputs[role]
+        if array.ndim == 1:
+            along = [1] * len(layer.shapes()["dst"])
+            along[channel_axis(layer)] = -1
+            array = array.reshape(along)
+        spread = np.broadcast_to(array, layer.shapes()["dst"])
+        return pixels.values(weighted.output.like(spread).view("ngo")).astype(np.float64)
+
+    # Sums of integers are exact, averages are not.
+    whole = tensor_types(layer, run.precision).get("src") in INTEGER_RANGES
+    terms = 0 if whole and layer.entry.kind != "pool" else weighted.terms
+    y = _rounded_sums(expected, variance, terms, accumulate)
+    roles = dict.fromkeys(op.role for op in ops if op.role and op.role != "src_zero_point")
+    tensors = {role: operand(role) for role in roles}
+    if "dst" in inputs:
+        tensors["dst"] = operand("dst")
+    for name in ("src_scale", "weights_scale"):
+        y = y * tensors[name] if name in tensors else y
+    for op in ops:
+        if op.name == "bias" or not op.role or op.role.startswith("operand"):
+            y = op.apply(arithmetic, y, tensors)
+    if "dst_scale" in tensors:
+        y = y / tensors["dst_scale"]
+    if "dst_zero_point" in tensors:
+        y = y + tensors["dst_zero_point"]
+    return {"dst": _compared(layer, run, weighted, y, pixels)}
+
+
+def _rounded_sums(
+    expected: NDArray[Any], variance: NDArray[Any], terms: int, accumulate: str
+) -> Rounded:
+    """Return sums of products that are rounded to a type before the next operation.
+
+    Without ``terms`` they are exact.
+    """
+    if terms == 0:
+        return Rounded(expected)
+    if accumulate not in ("bfloat16", "float16"):
+        return Rounded(expected, variance, terms)
+    # One error of this type; those of the additions are of float32.
+    ratio = UNIT_ROUNDOFF["float32"] / UNIT_ROUNDOFF[accumulate]
+    return Rounded(expected, expected**2 + variance * terms * ratio**2, 1)
+
+
+def _compared(
+    layer: Layer, run: KernelRun, weighted: WeightedSum, y: Rounded, pixels: Pixels
+) -> ElementComparison:
+    """Compare the values of some pixels with the expected ones."""
+    got = pixels.values(weighted.output.view("ngo")).astype(np.float64)
+    value, scale = y.value, np.abs(y.value) + y.size
+    kind = tensor_types(layer, run.precision).get("dst")
+    if kind in INTEGER_RANGES:
+        low, high = INTEGER_RANGES[kind]
+        value = np.clip(value, low, high)
+        # A result within half a unit, its rounding, is right.
+        near = np.abs(got - value) <= _HALF
+        got_rounded = np.where(near, value, got - np.copysign(_HALF, got - value))
+        whole = got == np.rint(got)
+        got = np.where(whole & (got >= low) & (got <= high), got_rounded, np.nan)
+        scale = np.maximum(scale, 1.0)
+    scale = np.maximum(scale, smallest_normal(run.precision))
+    worst = _worst_pixel(weighted, "dst", pixels, got, value, scale)
+    return ElementComparison(terms=max(1, y.terms), points=value.size, checksums=0, worst=worst)

@@ -21,9 +21,8 @@ from pydlbench.verification.elements import (
     check_maxima,
     check_reduction,
 )
-from pydlbench.verification.fused import check_fused, rounds_to_integers
 from pydlbench.verification.inputs import UNIT_ROUNDOFF, check_shape, significand_bits
-from pydlbench.verification.sums import check_sums
+from pydlbench.verification.sums import check_fused, check_sums, rounds_to_integers
 from pydlbench.verification.threads import in_threads, quiet
 from pydlbench.words import MIXED_TYPES
 
