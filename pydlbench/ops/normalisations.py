@@ -9,7 +9,7 @@ from typing import Any, Final
 from pydlbench.errors import UsageError
 from pydlbench.ops.axis import Axis
 from pydlbench.ops.images import image_shape, in_rows, per_channel, pointwise_op, settle_width
-from pydlbench.ops.op import Field, Layer, Pass, Shape
+from pydlbench.ops.op import NO_CUDA_KERNEL, Field, Layer, Pass, Shape
 
 _EPSILON: Final = Field(
     name="epsilon", spelling="eps", type="real", default=1e-5, minimum=0, above=True
@@ -122,6 +122,16 @@ def _groupnorm(np: Any, layer: Layer, t: Any) -> Any:
 _STATISTICS: Final = ("weights", "bias", "mean", "variance")
 _RUNNING: Final = ("running_mean", "running_variance")
 _VARIANCES: Final = frozenset(("variance", "running_variance"))
+
+
+def _root_mean_square(np: Any, layer: Layer, rows: Any, weights: Any) -> Any:
+    return rows / np.sqrt((rows**2).mean(-1, keepdims=True) + layer.epsilon) * weights
+
+
+def _added_and_normalised(np: Any, layer: Layer, t: Any) -> Any:
+    total = t.src + t.src2
+    return {"dst": _root_mean_square(np, layer, total, t.weights), "result": total}
+
 
 NORMALISATIONS: Final = (
     # ``src / d**beta`` with ``d = k + alpha / local_size * sum(src**2)`` over the ``local_size``
@@ -252,14 +262,23 @@ NORMALISATIONS: Final = (
                 reads=("src", "dst", "weights"), writes=("src", "weights"), flops=11
             ),
         },
-        lambda np, layer, t: (
-            t.src / np.sqrt((t.src**2).mean(-1, keepdims=True) + layer.epsilon) * t.weights
-        ),
+        lambda np, layer, t: _root_mean_square(np, layer, t.src, t.weights),
         (_EPSILON,),
         dims=in_rows,
         form="rows",
         # The weights are in the layer's precision, the only one that PyTorch's fused kernels
         # accept.
         trained=("weights",),
+    ),
+    # The same of ``src + src2``, which is the second result: the input of a block that follows.
+    pointwise_op(
+        "add-rmsnorm",
+        {"forward": Pass(reads=("src", "src2", "weights"), writes=("dst", "result"), flops=5)},
+        _added_and_normalised,
+        (_EPSILON,),
+        dims=in_rows,
+        form="rows",
+        trained=("weights",),
+        no_gpu=NO_CUDA_KERNEL,
     ),
 )

@@ -240,6 +240,19 @@ def _settle_concat(values: dict[str, Any]) -> None:
         )
 
 
+def _settle_halves(values: dict[str, Any]) -> None:
+    settle_width(values)
+    if values["width"] % 2:
+        width = values["width"]
+        raise UsageError(f"width={width}: rows have two halves; nearest: {width + 1}")
+
+
+def _turned(np: Any, layer: Layer, t: Any) -> Any:
+    half = layer.width // 2
+    turned = np.concatenate([-t.src[..., half:], t.src[..., :half]], -1)
+    return t.src * t.cosines + turned * t.sines
+
+
 _OTHERS: Final = (
     pointwise_op(
         "bias",
@@ -268,6 +281,37 @@ _OTHERS: Final = (
         {"forward": Pass(reads=("src", "src2"), writes=("dst",), flops=1)},
         lambda _np, _s, t: t.src + t.src2,
         elementwise=True,
+    ),
+    # ``silu(src) * src2``, the gate and the other half of a SwiGLU. A sigmoid and two products;
+    # backward those of ``silu``, the activation once more, and a product for each of the sources
+    # (N. Shazeer, GLU Variants Improve Transformer, 2020).
+    pointwise_op(
+        "swiglu",
+        {
+            "forward": Pass(reads=("src", "src2"), writes=("dst",), flops=6),
+            "backward-data": Pass(reads=("src", "src2", "dst"), writes=("src", "src2"), flops=12),
+        },
+        lambda np, _, t: t.src * np.sigmoid(t.src) * t.src2,
+        elementwise=True,
+        spread=True,
+        no_gpu=NO_CUDA_KERNEL,
+    ),
+    # Rotary position embedding: both halves of each row, as a complex number per pair of elements,
+    # are turned by an angle that depends on the position (``height``). Two products and an addition
+    # (J. Su et al., RoFormer, 2021).
+    pointwise_op(
+        "rope",
+        {
+            "forward": Pass(reads=("src", "cosines", "sines"), writes=("dst",), flops=3),
+            "backward-data": Pass(reads=("cosines", "sines", "dst"), writes=("src",), flops=3),
+        },
+        _turned,
+        dims=lambda layer, role: (
+            image_shape(layer) if role in ("src", "dst") else (1, 1, layer.height, layer.width)
+        ),
+        settle=_settle_halves,
+        form="rows",
+        no_gpu=NO_CUDA_KERNEL,
     ),
     # Concat of images with ``sources`` channels along the channels; backward-data splits them.
     pointwise_op(

@@ -147,11 +147,13 @@ _FORMULAS: Final[Mapping[tuple[str, str], Formula]] = {
     ("l2", "backward-weights"): lambda layer, t: {"gradient": t.gradient + layer.decay * t.weights},
     ("bias", "backward-weights"): lambda layer, t: gradient(layer, t, "backward-weights"),
 }
+#: Ops whose gradient does not depend on the tensors that only the forward pass reads.
+_LINEAR: Final = ("concat", "bias", "rope")
 _ROWS: Final = (2, 3)
 _COLUMNS: Final = (1,)
 #: Axes that are not cut, by op: a result depends on all their elements.
 _UNCUT_AXES: Final[Mapping[str, tuple[int, ...]]] = {
-    **dict.fromkeys(("layernorm", "rmsnorm"), _ROWS),
+    **dict.fromkeys(("layernorm", "rmsnorm", "add-rmsnorm", "rope"), _ROWS),
     "groupnorm": (1, 2, 3),
     **dict.fromkeys(("lrn", "softmax-xent", "concat"), _COLUMNS),
 }
@@ -225,7 +227,7 @@ def evaluate(
     absent = {
         role: np.broadcast_to(np.float32(0), shape)
         for role, shape in layer.shapes().items()
-        if role not in inputs and role in layer.reads("forward") and layer.op in ("concat", "bias")
+        if role not in inputs and role in layer.reads("forward") and layer.op in _LINEAR
     }
     tensors = {**absent, **inputs}
     largest = max((x for x in tensors.values() if isinstance(x, np.ndarray)), key=lambda x: x.size)

@@ -112,8 +112,9 @@ SIDES = {"batch": 3, "channels": 6, "height": 5, "width": 4}
 _PLAIN = ("bias", "relu", "relu6", "hardswish", "hardsigmoid", "scale", "batchnorm", "add")
 _SMOOTH = ("sigmoid", "tanh", "softplus", "elu", "silu", "mish", "gelu", "gelu-tanh")
 _ROWS = ("softmax", "log-softmax", "layernorm", "rmsnorm")
+_OF_LANGUAGE_MODELS = ("swiglu", "rope", "add-rmsnorm")
 _POINTWISE = (
-    *(build_layer(op, **SIDES) for op in (*_PLAIN, *_SMOOTH, *_ROWS)),
+    *(build_layer(op, **SIDES) for op in (*_PLAIN, *_SMOOTH, *_ROWS, *_OF_LANGUAGE_MODELS)),
     build_layer("groupnorm", **SIDES, groups=2),
     build_layer("hardtanh", **SIDES, low=-0.5, high=2),
     build_layer("prelu", **SIDES),
@@ -128,7 +129,7 @@ _POINTWISE = (
 POINTWISE = {layer.op: layer for layer in _POINTWISE}
 _STEPS = [(layer, pass_, "inference") for layer in _POINTWISE for pass_ in layer.passes]
 _STEPS += [(POINTWISE[op], "forward", "training") for op in ("batchnorm", "layernorm", "groupnorm")]
-_DEEP = {*_SMOOTH, "relu6", "hardsigmoid", "softmax"} - {"elu", "gelu"}
+_DEEP = {*_SMOOTH, *_OF_LANGUAGE_MODELS, "relu6", "hardsigmoid", "softmax"} - {"elu", "gelu"}
 #: Layer, pass and propagation; the default set has a few of those that are much alike.
 STEPS: list[Any] = [
     pytest.param(step, marks=pytest.mark.deep if step[0].op in _DEEP else ()) for step in _STEPS

@@ -97,6 +97,11 @@ COUNTS = [
     ("prelu:mb2ic3ih4iw5", "backward-data", 480, None, 2 * (360 + 6)),
     ("cumsum:mb2ic3ih4iw5axis1", "forward", 120, None, 2 * 240),
     ("cumsum:mb2ic3ih4iw5axis1", "backward-data", 120, None, 2 * 240),
+    ("swiglu:mb2ic3ih4iw5", "forward", 720, None, 2 * 360),
+    ("swiglu:mb2ic3ih4iw5", "backward-data", 1440, None, 2 * 600),
+    ("rope:mb2ic3ih4iw6", "forward", 432, None, 2 * (288 + 48)),
+    ("rope:mb2ic3ih4iw6", "backward-data", 432, None, 2 * (288 + 48)),
+    ("add-rmsnorm:mb2ic3ih4iw5", "forward", 600, None, 2 * (480 + 5)),
     # Six factors, one for each channel of each image.
     ("scale:mb2ic3ih4iw5", "forward", 120, None, 2 * (240 + 6)),
     ("scale:mb2ic3ih4iw5", "backward-data", 360, None, 2 * (360 + 6 + 6)),

@@ -15,6 +15,7 @@ PROBLEMS = (
     *("bias:mb2ic3ih2iw3", "scale:mb2ic3ih2iw3", "concat:mb2ic2+3+1ih2"),
     *("softmax:mb2ic2ih2iw5", "log-softmax:mb2ic2ih2iw5", "softmax-xent:mb4ic7"),
     *("layernorm:mb2ic2ih2iw5eps0.1", "rmsnorm:mb2ic2ih2iw5eps0.1", "rmsnorm:mb1ic2ih1iw33"),
+    *("add-rmsnorm:mb2ic2ih2iw5eps0.1", "rope:mb2ic2ih3iw4", "rope:mb3ic1ih1iw6"),
     *("softmax:mb2ic5ih2iw2axis1", "log-softmax:mb2ic2ih5iw2axis2", "cumsum:mb2ic2ih2iw5"),
     *(
         "cumsum:mb2ic5ih2iw2axis1",

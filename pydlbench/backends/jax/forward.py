@@ -191,6 +191,16 @@ def _parametric_relu(_layer: Any, options: JaxForwardOptions) -> Function:
     return lambda x, w: jnp.where(x > 0, x, x * options.along_channels(w, x.ndim))
 
 
+def _turned(x: Any, cosines: Any, sines: Any) -> Any:
+    first, second = jnp.split(x, 2, -1)
+    return x * cosines + jnp.concatenate((-second, first), -1) * sines
+
+
+def _added_and_normalised(layer: Any, options: JaxForwardOptions) -> Function:
+    norm = _root_mean_square(layer, options)
+    return lambda x, y, w: (norm(x + y, w), x + y)
+
+
 #: Forward functions by :func:`~pydlbench.backends.frameworks.backend.op_of` a layer.
 FORWARD: Final[Mapping[str, Callable[[Any, JaxForwardOptions], Function]]] = {
     "conv": _convolution,
@@ -217,6 +227,9 @@ FORWARD: Final[Mapping[str, Callable[[Any, JaxForwardOptions], Function]]] = {
     "prelu": _parametric_relu,
     "scale": always(operator.mul),
     "add": always(operator.add),
+    "swiglu": always(lambda gate, x: nn.silu(gate) * x),
+    "rope": always(_turned),
+    "add-rmsnorm": _added_and_normalised,
     "concat": lambda _, options: lambda *images: jnp.concatenate(images, options.channels()),
     "lrn": _local_response,
     "batchnorm": _batch_normalisation,

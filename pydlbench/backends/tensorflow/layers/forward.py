@@ -421,6 +421,16 @@ def _hard_sigmoid(x: Any) -> Any:
     return tf.nn.relu6(x + 3) * (1 / 6)
 
 
+def _turned(x: Any, cosines: Any, sines: Any) -> Any:
+    first, second = tf.split(x, 2, -1)
+    return x * cosines + tf.concat((-second, first), -1) * sines
+
+
+def _added_and_normalised(layer: Any, options: TensorFlowForwardOptions) -> Function:
+    norm = _root_mean_square(layer, options)
+    return lambda x, y, w: (norm(x + y, w), x + y)
+
+
 #: Forward functions by :func:`~pydlbench.backends.frameworks.backend.op_of` a layer.
 FORWARD: Final[Mapping[str, Callable[[Any, TensorFlowForwardOptions], Function]]] = {
     "conv": _of_one_side_too(_convolution),
@@ -450,6 +460,9 @@ FORWARD: Final[Mapping[str, Callable[[Any, TensorFlowForwardOptions], Function]]
     "prelu": lambda _, options: lambda x, w: tf.where(x > 0, x, x * options.along_channels(w)),
     "scale": always(operator.mul),
     "add": always(operator.add),
+    "swiglu": always(lambda gate, x: tf.nn.silu(gate) * x),
+    "rope": always(_turned),
+    "add-rmsnorm": _added_and_normalised,
     "concat": lambda _, options: lambda *images: tf.concat(images, options.channels),
     "dropout": lambda layer, _: partial(tf.nn.dropout, rate=1 - layer.keep),
     "lrn": _local_response,

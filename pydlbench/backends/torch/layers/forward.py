@@ -429,6 +429,20 @@ def _attention(layer: Any, options: TorchForwardOptions) -> Function:
     return by_kernel
 
 
+# As in models of language, which have no operator for these.
+def _turned(x: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor) -> torch.Tensor:
+    first, second = x.chunk(2, -1)
+    return x * cosines + torch.cat((-second, first), -1) * sines
+
+
+def _added_and_normalised(layer: Any, _options: TorchForwardOptions) -> Function:
+    def forward(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> Any:
+        total = x + y
+        return F.rms_norm(total, (layer.width,), w, layer.epsilon), total
+
+    return forward
+
+
 #: Forward functions, by :func:`~pydlbench.backends.frameworks.backend.op_of` a layer.
 FORWARD: Final[Mapping[str, Callable[[Any, TorchForwardOptions], Function]]] = {
     "conv": _convolution,
@@ -458,6 +472,9 @@ FORWARD: Final[Mapping[str, Callable[[Any, TorchForwardOptions], Function]]] = {
     "prelu": always(F.prelu),
     "scale": always(operator.mul),
     "add": always(operator.add),
+    "swiglu": always(lambda gate, x: F.silu(gate) * x),
+    "rope": always(_turned),
+    "add-rmsnorm": _added_and_normalised,
     "concat": always(lambda *images: torch.cat(images, 1)),
     "dropout": lambda layer, _: lambda x: torch.dropout(x, 1 - layer.keep, True),
     "lrn": _local_response,
@@ -536,4 +553,5 @@ RESULTS: Final[Mapping[str, Callable[[Any, Any], Mapping[str, torch.Tensor]]]] =
     "layernorm": _normalised,
     "groupnorm": _normalised,
     "softmax-xent": lambda _, results: {"dst": results[1].exp(), "loss": results[0]},
+    "add-rmsnorm": lambda _, results: dict(zip(("dst", "result"), results, strict=True)),
 }
