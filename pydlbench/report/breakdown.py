@@ -287,9 +287,13 @@ def conclusion(record: BreakdownRecord) -> list[str]:
         text = "no term besides the limit is worth 0.5 % of it"
         if losses:
             largest = max(losses, key=lambda each: each.seconds)
-            text = f"no interval supports a loss; the largest: {largest.text}"
+            text = f"no loss is beyond doubt; perhaps {largest.text}"
         loss = LostTime(0.0, None, f"{within}; {text}", _diagnose(record))
-    return [f"{loss.text}.", *_dominant_module(record), f"next: {loss.command}"]
+    return [
+        f"{loss.text[0].upper()}{loss.text[1:]}.",
+        *_dominant_module(record),
+        f"next: {loss.command}",
+    ]
 
 
 def _size(seconds: float, low: float | None, high: float | None, step_s: float) -> str:
@@ -318,8 +322,9 @@ def _losses(record: BreakdownRecord) -> list[LostTime]:
         if term.kind != "limit" and term.share >= MIN_NAMED_SHARE:
             detail = f" ({term.detail})" if term.detail else ""
             size = _size(term.seconds, term.ci_low, term.ci_high, step_s)
-            what = ", ".join(filter(None, [term.term, _MEANINGS.get(term.term)]))
-            text = f"{size}: {what}"
+            meaning = _MEANINGS.get(term.term)
+            what = f"{term.term} ({meaning})" if meaning else term.term
+            text = f"most is lost to {what}: {size}"
             text = "; ".join([text + detail, *_overstated(record, term, scale)])
             losses.append(LostTime(term.seconds, term.ci_low, text, _diagnose(record)))
     for other in record.alternatives:
@@ -328,9 +333,9 @@ def _losses(record: BreakdownRecord) -> list[LostTime]:
         variables = ALLOCATOR_VARIABLES.get(other.change, {})
         setting = " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items())
         text = (
-            f"{_size(other.saved, other.ci_low, other.ci_high, step_s)}, is saved with "
-            f"{other.change}: the step then takes {scale.text(other.median)} and is "
-            f"{number((other.median + other.saved) / other.median, 2)}x as fast"
+            f"with {other.change} the step takes {scale.text(other.median)} and is "
+            f"{number((other.median + other.saved) / other.median, 2)}x as fast: that saves "
+            f"{_size(other.saved, other.ci_low, other.ci_high, step_s)}"
         )
         command = f"pydlbench {shlex.join(['step', *step_words(record)])}"
         line = f"{setting} {command}" if setting else _diagnose(record)

@@ -206,7 +206,11 @@ def estimate_conclusion(step: StepEstimate, rows: Sequence[Measurement] = ()) ->
     total, roof_s = step.estimate.time_s, step.estimate.roof_s
     clear = step.tells and not sum_is_disturbed(rows)
     limit = known_text(
-        roof_s, lambda s: f"; {percent(s / total)} of it{'' if clear else ' or more'} is the limit"
+        roof_s,
+        lambda s: (
+            f"; the limit of the hardware is {format_seconds(s)}, {percent(s / total)} of it"
+            f"{'' if clear else ' or more'}"
+        ),
     )
     which = "The layers with a time" if step.missing else "All layers"
     much = f"{'' if clear else 'at most '}{format_seconds(total)}"
@@ -324,7 +328,11 @@ def _blocks(run: RunRecord, document: Mapping[str, Any], explain: bool) -> list[
         **{name: getattr(place, name) for name in ("framework", "mode", "precision", "device")},
     )
     between = f"{scale.bare(record.ci_low)} .. {scale.text(record.ci_high)}"
-    conclusion = f"{dominating(record)}, {scale.text(record.seconds)} ({between})"
+    takes = f"the step takes {scale.text(record.seconds)} ({between})"
+    if record.missing:
+        of = record.stored + record.measured + record.missing
+        takes = f"{record.missing} of {of} operators have no time; the others take {between}"
+    conclusion = f"Forecast: {takes}; {dominating(record)}."
     return [
         Headline([conclusion, f"next: pydlbench {shlex.join(['step', *step_words(spec)])}"]),
         Heading([*summary_parts(record), _where(run, record)], bold=2),
@@ -424,8 +432,7 @@ def dominating(record: ForecastRecord) -> str:
         return "no operator was measured"
     names = ", ".join(_name(term) for term in chosen)
     share = percent(sum(term.share for term in chosen))
-    verb = "make" if len(chosen) > 1 else "makes"
-    return f"{names} {verb} up {share} of the forecast"
+    return f"{share} of it in {names}"
 
 
 def _name(term: ForecastTerm) -> str:

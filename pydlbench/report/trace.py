@@ -1,6 +1,7 @@
 """The report of a recorded step: the conclusion, the time line, and where the time goes."""
 
 import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
@@ -182,6 +183,8 @@ def _limit_remedy(ledger: StepLedger, calls: Sequence[LedgerCall]) -> str:
         remedy = ". Next: record with record_shapes=True" * ledger.source.startswith("PyTorch")
         return f": their operands were not recorded{remedy}"
     said, _, remedy = reason.partition("; nearest: ")
+    if remedy.startswith("--"):
+        remedy = f"pydlbench trace {shlex.quote(ledger.file)} {remedy}"
     return f": {said}. Next: {remedy}" if remedy else f": {reason}"
 
 

@@ -337,10 +337,10 @@ def at_most(rows: Sequence[Measurement]) -> list[str]:
     names = list(dict.fromkeys(row.layer for row in best))
     name = short_name(names[0]) if len(names) == 1 else quantity(len(names), "layer")
     if len(best) == 1 < len(timed):
-        name = f"the fastest, {label(best[0], varying(timed))},"
+        name = f"The fastest, {label(best[0], varying(timed))},"
     text = f"{name} {'takes' if len(names) == 1 else 'take'} at most {format_seconds(total)}"
     if len(roofs) == len(best) and total > 0:
-        text += f"; {percent(sum(roofs) / total)} of it or more is the measured limit"
+        text += f"; the measured limit is {percent(sum(roofs) / total)} of it or more"
     return [f"{text}."]
 
 
@@ -385,7 +385,7 @@ def _sum(timed: Sequence[Measurement]) -> list[str]:
         share = slow.time.median / total if slow.time else 0.0
         text = f"{short_name(top)} takes {format_seconds(total)}{over}"
         text += f", {percent(share)} of it in {slow.pass_}"
-        return [f"{text}; {percent(roof / total)} of it is the measured limit." if known else text]
+        return [f"{text}; the measured limit is {percent(roof / total)} of it." if known else text]
     text = f"{dominates(short_name(top), 1, list(map(short_name, leader.rivals)))}: "
     text += (
         f"{share_text(leader)} of the " if not leader.rivals else f"{percent(leader.share)} of the "
@@ -396,7 +396,7 @@ def _sum(timed: Sequence[Measurement]) -> list[str]:
     if not known:
         return [f"{text}."]
     direct = " of direct kernels" if any(row.fewer_flops for row in timed) else ""
-    text += f"; {percent(roof / total)} of the sum is the measured limit{direct}"
+    text += f"; the measured limit{direct} is {percent(roof / total)} of the sum"
     worst = max(times, key=lambda name: times[name] - roofs[name])
     loss = times[worst] - roofs[worst]
     if any(row.contended for row in timed if row.layer == worst):

@@ -86,8 +86,8 @@ def test_a_forecast_is_printed_kept_and_shown_again(session, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("names", "told"),
     [
-        ((), "aten.gt makes"),
-        (("gate",), "aten.gt (gate) makes"),
+        ((), "in aten.gt"),
+        (("gate",), "in aten.gt (gate)"),
         (("a", "b", "c"), "(a and 2 more)"),
     ],
 )
@@ -162,7 +162,7 @@ def test_a_model_of_ones_own_is_forecast_in_torch(session, tmp_path, monkeypatch
     assert run(words, session) == 0
     out = capsys.readouterr().out
     head = ("my_model.py:build", "width=3", "batch 4", "training", "input 4x8", "sgd", "eager")
-    assert says(out.splitlines()[0], "makes up 92 % of the forecast")
+    assert says(out.splitlines()[0], "92 % of it")
     assert says(out, *head)
     assert says(out, "the step was not timed", "note: loss: invented")
     assert "nchw" not in out
