@@ -405,7 +405,7 @@ class SessionKernels:
             keep_samples=self._options.keep_samples,
             keep_candidates=self._options.algorithms,
         )
-        return self._devices.limited(row, spec)
+        return self._devices.limited(row, spec, advised=not self._options.estimate)
 
 
 def user_kernel_of(spec: KernelSpec) -> str | None:

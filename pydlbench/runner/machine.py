@@ -309,12 +309,13 @@ class Devices:
         self._cpu = dataclasses.replace(self._cpu, warnings=warnings)
         return self._cpu
 
-    def limited(self, row: Measurement, spec: KernelSpec) -> Measurement:
+    def limited(self, row: Measurement, spec: KernelSpec, *, advised: bool = True) -> Measurement:
         """Return a row with the limits of its device, or with a warning that says why not.
 
         Args:
             row: a timed row.
             spec: what was timed.
+            advised: whether a report says what another precision would gain.
         """
         if spec.on_gpu:
             precisions = dict.fromkeys((spec.precision, *self._advisable(spec)))
@@ -332,9 +333,9 @@ class Devices:
             lacking = () if believed else levels
             held = with_limits(row, spec, self._probed(spec, precisions, lacking), levels)
             over = held.roofline
-            # Reports say what another precision would gain only for kernels near their roof.
+            # They say so only for kernels near their roof.
             near_roof = over and (over.bound == "memory" or over.efficiency >= NEAR_ROOF)
-            if near_roof and not spec.on_gpu:
+            if advised and near_roof and not spec.on_gpu:
                 self._probed(spec, ("fp32", "bf16"), lacking)
             return held
         except PydlbenchError as error:  # the row is valid without limits
