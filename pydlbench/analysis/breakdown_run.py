@@ -312,9 +312,12 @@ def _bench(
     )
     try:
         stages.begin("processes")
-        # Each imports for seconds on one core.
-        workers = [each.worker(step.framework, step.device) for each in (session, bench.fresh[0])]
-        if not step.on_gpu:  # this one runs the bursts between visits
+        # Each imports for seconds on one core. A step on a CPU runs in forks of the first, which
+        # have what the traced step has imported.
+        workers = [session.worker(step.framework, step.device)]
+        if step.on_gpu:
+            workers.append(bench.fresh[0].worker(step.framework, step.device))
+        else:  # this one runs the bursts between visits
             workers.append(session.worker("native", "cpu"))
         start_together(workers)
         yield bench
