@@ -96,9 +96,7 @@ def run(args: CompareOptions, open_host: Callable[..., Any] | None = None) -> in
             raise PydlbenchError(_no_rows_text(comparison))
         with reading_runs([] if args.interleave else args.runs):
             show(comparison, outputs, everything=args.all)
-        if interrupted:
-            return 130
-        return exit_code(args, comparison)
+        return 130 if interrupted else exit_code(args, comparison)
 
 
 def _refuse(args: CompareOptions) -> None:
@@ -352,9 +350,7 @@ def _run_installations(args: CompareOptions, outputs: Outputs, margin: float) ->
         device = session.run.device
     comparison = compare_installations((a, b), pairs, device, margin, done)
     show(comparison, outputs, everything=args.all)
-    if interrupted:
-        return 130
-    return exit_code(args, comparison)
+    return 130 if interrupted else exit_code(args, comparison)
 
 
 def _read_specs(

@@ -511,16 +511,13 @@ def _untimed_row(side: RerunSide) -> SideRow:
     if not isinstance(spec, KernelSpec):
         return row_of_step(spec.to_dict())._replace(threads=threads, status="ok")
     layer = spec.layer
-    values: dict[str, Any] = dict.fromkeys(SideRow._fields)
-    values.update(
+    shared = ("pass_", "precision", "device", "backend", "mode", "cache", "timing", "fuse")
+    return SideRow(
         layer=layer.name or layer.problem,
         kind=layer.kind,
         problem=layer.problem,
         batch=layer.batch,
         threads=threads,
         layout_request=spec.layout,
-        status="ok",
+        **{name: getattr(spec, name) for name in (*shared, "propagation")},
     )
-    shared = ("pass_", "precision", "device", "backend", "mode", "cache", "timing", "fuse")
-    values.update({name: getattr(spec, name) for name in (*shared, "propagation")})
-    return SideRow(**values)

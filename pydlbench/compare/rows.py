@@ -47,20 +47,20 @@ class SideRow(NamedTuple):
     device: str
     backend: str
     mode: str | None
-    cache: str | None
-    timing: str | None
-    threads: int | None
-    fuse: str | None
-    layout_request: str | None
-    propagation: str | None
-    status: str
-    median: float | None
-    ci_low: float | None
-    ci_high: float | None
-    n: int | None
-    clock_hz: float | None
-    contended: bool | int | None
-    algorithm: str | None
+    cache: str | None = None
+    timing: str | None = None
+    threads: int | None = None
+    fuse: str | None = None
+    layout_request: str | None = None
+    propagation: str | None = None
+    status: str = "ok"
+    median: float | None = None
+    ci_low: float | None = None
+    ci_high: float | None = None
+    n: int | None = None
+    clock_hz: float | None = None
+    contended: bool | int | None = None
+    algorithm: str | None = None
 
     @property
     def settings(self) -> Mapping[str, Any]:
@@ -207,25 +207,24 @@ def _whole(
     **fields: Any,
 ) -> SideRow:
     """Return the row of a whole step; fields that the document lacks are None."""
-    values: dict[str, Any] = dict.fromkeys(SideRow._fields)
-    values.update(
-        layer=str(document.get("model")),
-        kind=kind,
-        problem=_problem(document, ("options",)),
-        batch=document.get("batch"),
-        pass_=document.get("phase"),
-        precision=document.get("precision"),
-        device=document.get("device") or "cpu",
-        backend=document.get("framework") or "native",
-        mode=document.get("mode"),
-        threads=document.get("threads"),
-        status=document.get("status") or "ok",
-        median=median,
-        ci_low=low,
-        ci_high=high,
-        contended=document.get("contended"),
-    )
-    return SideRow(**{**values, **fields})
+    values: dict[str, Any] = {
+        "layer": str(document.get("model")),
+        "kind": kind,
+        "problem": _problem(document, ("options",)),
+        "batch": document.get("batch"),
+        "pass_": document.get("phase"),
+        "precision": document.get("precision"),
+        "device": document.get("device") or "cpu",
+        "backend": document.get("framework") or "native",
+        "mode": document.get("mode"),
+        "threads": document.get("threads"),
+        "status": document.get("status") or "ok",
+        "median": median,
+        "ci_low": low,
+        "ci_high": high,
+        "contended": document.get("contended"),
+    }
+    return SideRow(**values | fields)
 
 
 def _problem(document: Mapping[str, Any], fields: Sequence[str]) -> str:

@@ -240,28 +240,24 @@ def moderated(own: NDArray[Any], freedom: NDArray[Any]) -> tuple[NDArray[Any], N
     return variance, total
 
 
+# Steps of the recurrences; their series are exact to ten digits from there on.
+_RECURRENCE: Final = np.arange(6.0)
+
+
 def _digamma(x: NDArray[Any]) -> NDArray[Any]:
     """The derivative of the logarithm of the gamma function; x above 0."""
-    value: NDArray[Any] = np.zeros_like(x, dtype=float)
-    x = np.array(x, dtype=float)
-    for _ in range(6):  # its recurrence; then its series is exact to ten digits
-        value -= 1 / x
-        x = x + 1
-    square = 1 / x**2
-    value += np.log(x) - 0.5 / x - square * (1 / 12 - square * (1 / 120 - square / 252))
-    return value
+    large = x + _RECURRENCE.size
+    square = 1 / large**2
+    series = np.log(large) - 0.5 / large - square * (1 / 12 - square * (1 / 120 - square / 252))
+    return np.asarray(series - (1 / np.add.outer(x, _RECURRENCE)).sum(axis=-1))
 
 
 def _trigamma(x: NDArray[Any]) -> NDArray[Any]:
     """The second derivative of the logarithm of the gamma function; x above 0."""
-    value: NDArray[Any] = np.zeros_like(x, dtype=float)
-    x = np.array(x, dtype=float)
-    for _ in range(6):
-        value += 1 / x**2
-        x = x + 1
-    square = 1 / x**2
-    value += 1 / x + square / 2 + square / x * (1 / 6 - square * (1 / 30 - square / 42))
-    return value
+    large = x + _RECURRENCE.size
+    square = 1 / large**2
+    series = 1 / large + square / 2 + square / large * (1 / 6 - square * (1 / 30 - square / 42))
+    return np.asarray(series + (1 / np.add.outer(x, _RECURRENCE) ** 2).sum(axis=-1))
 
 
 def _trigamma_inverse(value: float) -> float:

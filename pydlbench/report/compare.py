@@ -83,10 +83,12 @@ def side_lines(comparison: Comparison) -> list[str]:
 
 def left_over(comparison: Comparison) -> list[str]:
     """Return lines on rows without a partner, and on rows that were skipped or failed."""
-    lines = []
-    for mark, rows in (("A", comparison.matching.only_a), ("B", comparison.matching.only_b)):
-        if rows:
-            lines.append(f"only in {mark}, {quantity(len(rows), 'row')}: {names_of(rows)}")
+    alone = {"A": comparison.matching.only_a, "B": comparison.matching.only_b}
+    lines = [
+        f"only in {mark}, {quantity(len(rows), 'row')}: {names_of(rows)}"
+        for mark, rows in alone.items()
+        if rows
+    ]
     untimed = group_by(comparison.matching.untimed, lambda pair: (pair.a.status, pair.b.status))
     if comparison.refused:  # the first line names them
         return lines
@@ -209,9 +211,7 @@ def judge(comparison: Comparison, threshold: float) -> Judgement:
 
 
 def _remedy(reason: str, comparison: Comparison, row: SideRow) -> str:
-    if reason == CONTENDED:
-        return _QUIET
-    return _either(_ways(comparison, [row]))
+    return _QUIET if reason == CONTENDED else _either(_ways(comparison, [row]))
 
 
 def _ways(comparison: Comparison, rows: Sequence[SideRow]) -> list[str]:

@@ -248,8 +248,7 @@ def to_parquet(runs: Iterable[tuple[RunRecord, Iterable[Entry]]]) -> bytes:
 
     rows = list(long_rows(runs))
     columns = {name: _column([row.get(name) for row in rows]) for name in LONG_COLUMNS}
-    types = {"text": pa.string(), "float": pa.float64()}
-    types |= {"int": pa.int64(), "bool": pa.bool_()}
+    types = {"text": pa.string(), "float": pa.float64(), "int": pa.int64(), "bool": pa.bool_()}
     table = pa.table(
         {name: pa.array(values, type=types[kind]) for name, (kind, values) in columns.items()}
     )

@@ -125,13 +125,12 @@ def _table(step: StepEstimate, top: int | None) -> TableBlock:
         ranked = sorted(step.groups, key=lambda layer: -layer.time_s)
         shown, others = ranked[:top], ranked[top:]
         if others:
-            named: dict[str, Any] = {"name": f"{sum(other.count for other in others)} others"}
-            named |= {"kind": "", "bound": None, "efficiency": None}
-            sums = {
+            sums: dict[str, Any] = {
                 name: sum(getattr(layer, name) for layer in others)
                 for name in ("time_s", "hot_s", "cold_s", "share")
             }
-            shown.append(EstimatedLayer(**named, **sums))
+            name = f"{sum(other.count for other in others)} others"
+            shown.append(EstimatedLayer(name=name, kind="", bound=None, efficiency=None, **sums))
     passes = [name for name in _PASSES if any(name in layer.passes for layer in step.layers)]
     by_pass = [f"passes.{name}={_PASSES[name]}" for name in (passes if len(passes) > 1 else ())]
     return TableBlock.from_rows(columns_of(shown, _COLUMNS.format(" ".join(by_pass))), shown)

@@ -193,9 +193,7 @@ def _cause(row: Measurement) -> str:
         count = int(channels[1])
         filled = "little of a tile" if _on_gpu(row) else "few vector lanes"
         return f"; {count} input channel{'s' if count > 1 else ''} fill {filled}"
-    if row.batch < _MIN_BATCH:
-        return f"; batch {row.batch} gives it little work"
-    return ""
+    return f"; batch {row.batch} gives it little work" if row.batch < _MIN_BATCH else ""
 
 
 # -----------------------------------------------------------------------------

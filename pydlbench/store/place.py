@@ -116,6 +116,4 @@ def select_path(option: str | None) -> tuple[Path | None, str]:
     named, by = (option, "--store") if option else (os.environ.get(VARIABLE), VARIABLE)
     if named == NOWHERE:
         return None, by
-    if named:
-        return user_path(named), by
-    return default_path(), ""
+    return (user_path(named), by) if named else (default_path(), "")

@@ -39,9 +39,7 @@ def relative_deviation(times: Sequence[float]) -> float | None:
     Args:
         times: times of a row's repetitions, in any unit.
     """
-    if len(times) < 2:
-        return None
-    return statistics.stdev(times) / statistics.fmean(times)
+    return statistics.stdev(times) / statistics.fmean(times) if len(times) > 1 else None
 
 
 def planned_repetitions(deviations: Iterable[float | None], width: float | None = None) -> int:

@@ -32,8 +32,7 @@ def nodes(fleet: FleetVerdict) -> list[Figure]:
         for mark in _marks([effect for effect in effects if effect.metric == metric], reach)
     ]
     y = {"field": "metric", "type": "nominal", "sort": metrics, "title": None}
-    x: dict[str, Any] = {"type": "quantitative", "title": _SLOWER}
-    x |= {"scale": {"domain": [-reach, reach]}}
+    x = {"type": "quantitative", "title": _SLOWER, "scale": {"domain": [-reach, reach]}}
     scale = {"domain": list(_COLORS), "range": [LIGHT[hue] for hue in _COLORS.values()]}
     look = {"field": "verdict", "type": "nominal"}
     band = {"low": -100 * fleet.beyond, "high": 100 * fleet.beyond}

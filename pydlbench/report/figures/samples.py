@@ -44,8 +44,11 @@ def samples(rows: Sequence[RowSamples]) -> list[Figure]:
     outside = sum(abs(point["off"]) > reach for point in drawn)
     for item in drawn:
         item["off"] = max(-reach, min(reach, item["off"]))
-    across: dict[str, Any] = {"type": "quantitative", "title": "% from the row's median"}
-    across |= {"scale": {"domain": [-reach, reach]}}
+    across: dict[str, Any] = {
+        "type": "quantitative",
+        "title": "% from the row's median",
+        "scale": {"domain": [-reach, reach]},
+    }
     y: dict[str, Any] = {"field": "row", "type": "nominal", "sort": names, "title": None}
     bands: list[dict[str, Any]] = [
         {"row": name, **ends}
