@@ -51,6 +51,13 @@ const std::vector<Op>& ops() {
       {"addcdiv", Arithmetic::addcdiv, {}},
       {"clamp", Arithmetic::clamp, {}},
       {"leaky-relu-gradient", Arithmetic::leaky_relu_gradient, {}},
+      {"select", Arithmetic::select, {}},
+      {"eq", Arithmetic::eq, {}, 0.0f, 0.0f, algorithm::binary_eq},
+      {"ne", Arithmetic::ne, {}, 0.0f, 0.0f, algorithm::binary_ne},
+      {"lt", Arithmetic::lt, {}, 0.0f, 0.0f, algorithm::binary_lt},
+      {"le", Arithmetic::le, {}, 0.0f, 0.0f, algorithm::binary_le},
+      {"gt", Arithmetic::gt, {}, 0.0f, 0.0f, algorithm::binary_gt},
+      {"ge", Arithmetic::ge, {}, 0.0f, 0.0f, algorithm::binary_ge},
   };
   return all;
 }
@@ -61,6 +68,10 @@ struct Problem {
   memory::dims dst;
   float number;
   bool in_place;
+
+  bool compares() const { return op->own >= Arithmetic::eq; }  // the result is a mask
+  // The operand that is a mask, or the number of operands.
+  std::size_t mask() const { return op->own == Arithmetic::select ? 2 : operands.size(); }
 };
 
 Problem problem_from(Fields fields) {
@@ -105,7 +116,8 @@ void with_binary(PlanBuilder& builder, const Problem& p, const Argument& dst) {
   }
   std::size_t first = 0, second = 1;
   if (p.operands[0] != p.dst) {
-    if (p.operands[1] != p.dst || how == algorithm::binary_sub || how == algorithm::binary_div) {
+    if (p.operands[1] != p.dst || p.compares() || how == algorithm::binary_sub ||
+        how == algorithm::binary_div) {
       return;
     }
     std::swap(first, second);
@@ -137,7 +149,9 @@ void with_loops(PlanBuilder& builder, const Problem& p, Arithmetic own, const Ar
   std::vector<Argument> arguments;
   std::vector<memory::dims> moves;
   for (std::size_t i = 0; i < p.operands.size(); ++i) {
-    arguments.push_back(builder.vector(kRoles[i], Use::input, p.operands[i], builder.type));
+    const bool mask = i == p.mask();
+    arguments.push_back(builder.vector(mask ? "mask" : kRoles[i], Use::input, p.operands[i],
+                                       mask ? memory::data_type::u8 : builder.type));
     moves.push_back(steps(p.operands[i]));
   }
   arguments.push_back(dst);
@@ -145,32 +159,35 @@ void with_loops(PlanBuilder& builder, const Problem& p, Arithmetic own, const Ar
   Index elements = 1;
   for (const auto size : p.dst) elements *= size;
   const auto item = memory::data_type_size(builder.type);
-  builder.add_streaming(
-      "", arguments, 0,
-      [=, op = own, dims = p.dst, number = p.number](const Kernels& k, bool streaming) {
-        return [=, &k](Pointers pointers, void*) {
-          on_threads(elements, [&](Index thread, Index threads) {
-            const Span span = share(elements, 64, thread, threads);
-            std::array<const void*, kMax> from{};
-            std::array<bool, kMax> whole{};
-            for (Index i = span.begin; i < span.end;) {
-              const Index within = i % row;
-              const Index length = std::min(span.end - i, row - within);
-              for (std::size_t o = 0; o < moves.size(); ++o) {
-                Index offset = 0, left = i;
-                for (std::size_t d = dims.size(); d-- > 0; left /= dims[d]) {
-                  offset += left % dims[d] * moves[o][d];
-                }
-                from[o] = at(pointers[o], offset, item);
-                whole[o] = moves[o].back() != 0;
-              }
-              k.arithmetic(op, from.data(), whole.data(), at(pointers[moves.size()], i, item),
-                           length, number, streaming);
-              i += length;
+  const auto written = memory::data_type_size(dst.desc.get_data_type());
+  const auto mask = p.mask();
+  const auto work = [=, op = own, dims = p.dst, number = p.number](const Kernels& k,
+                                                                   bool streaming) {
+    return [=, &k](Pointers pointers, void*) {
+      on_threads(elements, [&](Index thread, Index threads) {
+        const Span span = share(elements, 64, thread, threads);
+        std::array<const void*, kMax> from{};
+        std::array<bool, kMax> whole{};
+        for (Index i = span.begin; i < span.end;) {
+          const Index within = i % row;
+          const Index length = std::min(span.end - i, row - within);
+          for (std::size_t o = 0; o < moves.size(); ++o) {
+            Index offset = 0, left = i;
+            for (std::size_t d = dims.size(); d-- > 0; left /= dims[d]) {
+              offset += left % dims[d] * moves[o][d];
             }
-          });
-        };
+            from[o] = at(pointers[o], offset, o == mask ? 1 : item);
+            whole[o] = moves[o].back() != 0;
+          }
+          k.arithmetic(op, from.data(), whole.data(), at(pointers[moves.size()], i, written),
+                       length, number, streaming);
+          i += length;
+        }
       });
+    };
+  };
+  if (!p.compares()) return builder.add_streaming("", arguments, 0, work);
+  builder.add_own("", arguments, 0, [&](const Kernels& k) { return work(k, false); });
 }
 
 std::vector<Candidate> elementwise_candidates(const Fields& fields, Pass pass, Precision precision,
@@ -182,7 +199,9 @@ std::vector<Candidate> elementwise_candidates(const Fields& fields, Pass pass, P
   PlanBuilder builder{named,    pass,       supported_type("elementwise", pass, precision),
                       thorough, candidates, "plain"};
   builder.in_place = p.in_place;
-  const auto dst = builder.vector("dst", Use::output, p.dst, builder.type, DNNL_ARG_DST);
+  const auto dst =
+      builder.vector(p.compares() ? "mask" : "dst", Use::output, p.dst,
+                     p.compares() ? memory::data_type::u8 : builder.type, DNNL_ARG_DST);
   with_onednn(named.op, [&] {
     if (p.op->one) with_eltwise(builder, p, dst);
     if (p.op->two) with_binary(builder, p, dst);

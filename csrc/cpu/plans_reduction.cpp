@@ -22,11 +22,9 @@ using namespace pointwise;
 using dnnl::algorithm;
 
 constexpr std::pair<std::string_view, algorithm> kOps[] = {
-    {"sum", algorithm::reduction_sum},
-    {"mean", algorithm::reduction_mean},
-    {"max", algorithm::reduction_max},
-    {"min", algorithm::reduction_min},
-    {"norm", algorithm::reduction_norm_lp_sum}};
+    {"sum", algorithm::reduction_sum},  {"mean", algorithm::reduction_mean},
+    {"max", algorithm::reduction_max},  {"min", algorithm::reduction_min},
+    {"prod", algorithm::reduction_mul}, {"norm", algorithm::reduction_norm_lp_sum}};
 
 // Of our loops only.
 constexpr std::string_view kOwnOps[] = {"argmax", "argmin", "max-indices", "min-indices",

@@ -22,13 +22,12 @@ from pydlbench.ops.tensors import merged_elementwise
 _LAYER_ARGUMENTS: Final[dict[str, tuple[list[float], ...]]] = {
     "relu": ([], [0]),
     "relu6": ([], [0, 6]),
-    "elu": ([], [1], [1, 1, 1, False]),
     "softplus": ([], [1, 20]),
 }
 #: FLOPs per element of the result; one for all other operators.
 _FLOPS: Final = {
-    **dict.fromkeys(("rsqrt", "clamp", "leaky_relu", "prelu", "selu", "sqrt_backward"), 2),
-    **dict.fromkeys(("leaky_relu_backward", "prelu_backward", "selu_backward"), 2),
+    **dict.fromkeys(("rsqrt", "clamp", "leaky_relu", "prelu", "sqrt_backward"), 2),
+    **dict.fromkeys(("leaky_relu_backward", "prelu_backward"), 2),
     **dict.fromkeys(("addcdiv", "addcmul", "lerp", "reciprocal_backward"), 3),
     "rsqrt_backward": 4,
 }
@@ -47,7 +46,7 @@ _LOSS_FLOPS: Final = {
     # (1 - t) x, less the logarithm of a sigmoid.
     "binary_cross_entropy_with_logits": 8,
 }
-_ACTIVATION_PREFIXES: Final = ("threshold", "leaky_relu", "prelu", "selu")
+_ACTIVATION_PREFIXES: Final = ("threshold", "leaky_relu", "prelu")
 #: Elementwise ops of the table by the operators with the same operands.
 _OPS: Final = {
     **{name: name for name in ("abs", "neg", "square", "sqrt", "rsqrt", "exp", "log", "mul")},
@@ -57,6 +56,7 @@ _OPS: Final = {
     "minimum": "min",
     "clamp_min": "max",
     "clamp_max": "min",
+    **{name: name for name in ("eq", "ne", "lt", "le", "gt", "ge")},
     "leaky_relu": "leaky-relu",
     "prelu": "leaky-relu",
     "leaky_relu_backward": "leaky-relu-gradient",
@@ -101,6 +101,16 @@ def memory_bound(
 def activation(op: str, shape: Sequence[int], *numbers: Any, **options: Any) -> Meaning:
     """Return the meaning of an activation, or of its gradient; see :func:`memory_bound`."""
     return memory_bound(op, shape, *numbers, kind="activation", **options)
+
+
+def exponential_linear(
+    images: Value, alpha: float = 1.0, scale: float = 1.0, inner: float = 1.0, **options: Any
+) -> Meaning:
+    """Return the meaning of ``scale x`` above zero, else ``scale alpha (exp(inner x) - 1)``."""
+    factors = {"alpha": float(alpha), "factor": float(scale)} if inner == 1 else {}
+    numbers = [] if factors else [alpha, scale, inner]
+    shape, floating = images.shape, images.floating
+    return activation("elu", shape, *numbers, floating=floating, **factors, **options)
 
 
 def hard_tanh(images: Value, low: float, high: float, **options: Any) -> Meaning:
@@ -202,7 +212,8 @@ def _elementwise_layer(name: str, operands: Sequence[Any], factor: float, *, rou
     op, operands, number = _translate(name, operands, factor)
     operands = operands[: OPS[f"elementwise:{op}"].operand_count]
     values = [operand for operand in operands if isinstance(operand, Value)]
-    if len({value.dtype for value in values if value.shape}) > 1:
+    compared = values[:-1] if op == "select" else values
+    if len({value.dtype for value in compared if value.shape}) > 1:
         raise no_layer(f"{name} of several types")
     shapes = [operand.stored_shape if isinstance(operand, Value) else () for operand in operands]
     if broadcast_shapes(shapes) != broadcast_shapes([value.shape for value in values]):
@@ -237,9 +248,19 @@ def _translate(
         return op, operands, float(operands[1]) if op == "power" else 1.0
     if name == "mul" and _same_operand(*operands[:2]):
         return "square", operands, 1.0
+    if name in ("where", "masked_fill", "mul") and (masked := _masked(name, operands)):
+        return "select", masked, 1.0
     if name not in _OPS:
         raise no_layer(name)
     return _OPS[name], operands, 1.0
+
+
+def _masked(name: str, operands: Sequence[Any]) -> list[Any]:
+    """Return two operands and the mask that chooses between them; none if there is no mask."""
+    truths = [item for item in operands if isinstance(item, Value) and item.dtype == "bool"]
+    others = [item for item in operands if not any(item is mask for mask in truths)]
+    numbers = [0.0] if name == "mul" else []
+    return [*others, *numbers, *truths] if len(truths) == 1 else []
 
 
 def _same_operand(left: Any, right: Any) -> bool:

@@ -68,10 +68,45 @@ def _copy_layer(source: Value, axes: Sequence[int]) -> Layer:
     """
     require_floating(floating=source.floating)
     sizes = [(source.shape[axis], source.strides[axis]) for axis in axes]
+    stored = [size if stride else 1 for size, stride in sizes]
+    dense = zip(sizes, Value.dense(source.dtype, stored).strides, strict=True)
+    if 0 not in stored and all(stride in (0, at) or size == 1 for (size, stride), at in dense):
+        shape = [size for size, _ in sizes]
+        if shape != stored:
+            return build_layer("move:tile", src=stored, dst=shape)
     strides = [stride for size, stride in sizes if size != 1]
     if strides and min(strides) != 1:
         raise UnsupportedError("a copy of repeated or of single elements has no layer")
     return merged_move([size for size, _ in sizes], [stride for _, stride in sizes])
+
+
+@meaning_rule
+def taken(
+    op: str,
+    source: Value,
+    reads: int,
+    order: Sequence[int] = (),
+    result: Sequence[int] = (),
+    why: str = "",
+) -> Iterator[Meaning | LayerPass]:
+    """Return the meaning of a copy whose elements come from other places of the source.
+
+    Args:
+        op: ``flip``, ``roll``, ``tile``, ``reflect``, ``tril`` or ``triu``.
+        source: tensor that is copied.
+        reads: bytes read.
+        order: dimensions along which elements are flipped or rolled.
+        result: shape to which elements are repeated or reflected.
+        why: why there is no layer; empty if there is a layer.
+    """
+    yield Meaning(kind="copy", reads=reads)
+    if why:
+        raise UnsupportedError(why)
+    require_floating(floating=source.floating)
+    rank = max(1, len(source.shape), len(result))
+    shape = (1,) * (rank - len(source.shape)) + source.shape
+    axes = sorted({axis % rank for axis in order})
+    yield LayerPass(build_layer(f"move:{op}", src=shape, order=axes, dst=result))
 
 
 def fill(result: Value) -> Meaning:

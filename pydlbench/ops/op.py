@@ -166,6 +166,8 @@ _LIMIT_BYTES: Final = 2**63
 _WORD_BYTES: Final = 4  # float32, the widest precision that is timed, and int32
 #: Roles of integers (int32).
 INTEGERS: Final = ("labels", "indices")
+#: Role of truth values: bytes that are 0 or 1.
+MASK: Final = "mask"
 #: Why an op has no native row on a GPU.
 NO_CUDA_KERNEL: Final = "there is no CUDA kernel for it"
 
@@ -276,9 +278,9 @@ class Op:
         exact: Roles that are float32 in every precision: parameters of a normalisation, and sums
             over a whole tensor.
         positive: Roles whose elements must be above zero: radicands and divisors.
-        signs: Roles whose elements are 1 or -1, the first one -1: factors of an overwritten tensor,
-            which would otherwise become denormal after many executions. Verification then cannot
-            tell a product from a quotient.
+        signs: Roles whose elements are 1 or -1, the first one -1: factors of many numbers, or of an
+            overwritten tensor, which would otherwise become denormal after many executions.
+            Verification then cannot tell a product from a quotient.
         trained: Roles of trained tensors.
         no_gpu: Why the op has no native row on a GPU; empty if it may have one.
         windows: Whether windows slide over one to three sides; their number follows the kind.
@@ -609,14 +611,14 @@ class Layer:
         Args:
             pass_: Name of one of the layer's passes.
             itemsize: Bytes per element, perhaps by role; float32 roles, labels and indices always
-                have four.
+                have four, and masks one.
         """
         step = self.pass_of(pass_)
         elements = {role: math.prod(shape) for role, shape in self.shapes().items()}
         touched = elements | dict(step.touched(self) if step.touched is not None else {})
         wide = self.entry.exact.union(INTEGERS)
         given = itemsize if isinstance(itemsize, Mapping) else dict.fromkeys(elements, itemsize)
-        sizes = {**given, **dict.fromkeys(wide, _WORD_BYTES)}
+        sizes = {**given, **dict.fromkeys(wide, _WORD_BYTES), MASK: 1}
         read = sum(touched[role] * sizes[role] for role in self.reads(pass_))
         return math.ceil(read + sum(elements[role] * sizes[role] for role in self.writes(pass_)))
 

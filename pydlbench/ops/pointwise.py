@@ -55,6 +55,7 @@ def _activation(
     formula: Callable[[Any, Any], Any],
     *,
     spread: bool = True,
+    **options: Any,
 ) -> Op:
     """Return an activation with the given FLOPs per element, forward and backward."""
     return pointwise_op(
@@ -66,8 +67,12 @@ def _activation(
         lambda np, _, t: formula(np, t.src),
         elementwise=True,
         spread=spread,
+        **options,
     )
 
+
+#: Factors of the exponential linear function that is a SELU.
+SELU: Final = (1.6732632423543772, 1.0507009873554805)
 
 _ACTIVATIONS: Final = (
     _activation("relu", 1, 1, lambda np, x: np.maximum(x, 0), spread=False),
@@ -85,8 +90,27 @@ _ACTIVATIONS: Final = (
     _activation("tanh", 1, 3, lambda np, x: np.tanh(x)),
     # An exponential, an addition, a logarithm; backward a sigmoid and a product.
     _activation("softplus", 3, 5, _softplus),
-    # A comparison, an exponential, a subtraction; backward a product instead of the subtraction.
-    _activation("elu", 3, 3, lambda np, x: np.where(x > 0, x, np.expm1(np.minimum(x, 0)))),
+    # ``-softplus(-x)``, with as many FLOPs.
+    _activation("logsigmoid", 3, 5, lambda np, x: -_softplus(np, -x), no_gpu=NO_CUDA_KERNEL),
+    # ``factor * x`` above zero, else ``factor * alpha * (exp(x) - 1)``, without the factors a
+    # comparison, an exponential, a subtraction; backward a product instead of the subtraction.
+    # With both factors it is a SELU (G. Klambauer et al., 2017).
+    pointwise_op(
+        "elu",
+        {
+            "forward": Pass(reads=("src",), writes=("dst",), flops=3),
+            "backward-data": Pass(reads=("src", "dst"), writes=("src",), flops=3),
+        },
+        lambda np, s, t: (
+            s.factor * np.where(t.src > 0, t.src, s.alpha * np.expm1(np.minimum(t.src, 0)))
+        ),
+        (
+            Field(name="alpha", spelling="alpha", type="real", default=1.0, minimum=0, above=True),
+            Field(name="factor", spelling="by", type="real", default=1.0, minimum=0, above=True),
+        ),
+        elementwise=True,
+        spread=True,
+    ),
     # A sigmoid and a product; backward a sigmoid, and 1 + src (1 - sigmoid) times two factors.
     _activation("silu", 5, 9, lambda np, x: x * np.sigmoid(x)),
     # A softplus, a tanh, a product; backward both, a sigmoid of the same exponential, a square,

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from pydlbench.errors import UsageError
 from pydlbench.ops.op import (
+    MASK,
     NO_CUDA_KERNEL,
     Field,
     Layer,
@@ -79,6 +80,7 @@ def _elementwise(
     *,
     positive: str = "",
     numbered: bool = False,
+    masked: str = "",
 ) -> Op:
     """Return an op.
 
@@ -89,8 +91,10 @@ def _elementwise(
         reference: Formula of the result; its arguments are numpy, the operands and the number.
         positive: Role whose elements must be above zero.
         numbered: Whether the op has a number.
+        masked: ``reads`` if the last operand is a mask, ``writes`` if the result is one.
     """
-    roles = _ROLES[:operands]
+    roles, result = _ROLES[:operands], MASK if masked == "writes" else "dst"
+    reads = (*roles[:-1], MASK) if masked == "reads" else roles
 
     def settle(values: dict[str, Any]) -> None:
         shapes = [shape for role in _ROLES if (shape := values[role])]
@@ -115,7 +119,7 @@ def _elementwise(
     return _tensor_op(
         "elementwise",
         name,
-        roles,
+        reads,
         fields=(
             *(Field(name=role, type="shape", default=()) for role in _ROLES),
             Field(name="number", spelling="by", type="signed", default=1.0),
@@ -123,12 +127,15 @@ def _elementwise(
         operands=_operands(1, len(_ROLES), *_ROLES),
         settle=settle,
         shapes=lambda s: (
-            {role: getattr(s, role) for role in roles} | {"dst": _result_shape(s.fields)}
+            {role: getattr(s, name) for role, name in zip(reads, roles, strict=True)}
+            | {result: _result_shape(s.fields)}
         ),
         flops=flops,
+        writes=(result,),
         reference=lambda np, s, t: reference(
-            np, *(getattr(t, role) for role in roles), *((s.number,) if numbered else ())
+            np, *(getattr(t, role) for role in reads), *((s.number,) if numbered else ())
         ),
+        no_gpu=NO_CUDA_KERNEL if masked else "",
         positive=frozenset((positive,) if positive else ()),
         # Kernels loop over the last dimension: a longer one is faster.
         native=lambda s: {
@@ -137,6 +144,12 @@ def _elementwise(
                 name, *(getattr(s, role) for role in roles), number=s.number
             ).fields,
         },
+    )
+
+
+def _comparison(name: str, holds: Callable[[Any, Any], Any]) -> Op:
+    return _elementwise(
+        name, 2, 1, lambda np, x, y: {MASK: np.where(holds(x, y), 1.0, 0.0)}, masked="writes"
     )
 
 
@@ -174,6 +187,15 @@ _ELEMENTWISE: Final = (
         "addcdiv", 3, 3, lambda _, x, y, z, a: x + a * y / z, positive="src3", numbered=True
     ),
     _elementwise("clamp", 3, 2, lambda np, x, y, z: np.minimum(np.maximum(x, y), z)),
+    # 1 where the comparison holds, else 0.
+    _comparison("eq", lambda x, y: ~((x > y) | (y > x))),
+    _comparison("ne", lambda x, y: (x > y) | (y > x)),
+    _comparison("lt", lambda x, y: y > x),
+    _comparison("le", lambda x, y: ~(x > y)),
+    _comparison("gt", lambda x, y: x > y),
+    _comparison("ge", lambda x, y: ~(y > x)),
+    # x where the mask is 1, else y.
+    _elementwise("select", 3, 1, lambda np, x, y, z: np.where(z > 0, x, y), masked="reads"),
     # x where y is above zero, else x z.
     _elementwise("leaky-relu-gradient", 3, 2, lambda np, x, y, z: np.where(y > 0, x, x * z)),
 )
@@ -305,6 +327,13 @@ _REDUCTIONS: Final = (
     _reduction("mean", 1, lambda np, x, axes: np.mean(x, axes, keepdims=True)),
     _reduction("max", 1, lambda np, x, axes: np.max(x, axes, keepdims=True)),
     _reduction("min", 1, lambda np, x, axes: np.min(x, axes, keepdims=True)),
+    _reduction(
+        "prod",
+        1,
+        lambda np, x, axes: np.prod(x, axes, keepdims=True),
+        signs=frozenset(("src",)),
+        no_gpu=NO_CUDA_KERNEL,
+    ),
     _extreme("argmax", ("indices",)),
     _extreme("argmin", ("indices",)),
     _extreme("max-indices", ("dst", "indices")),
@@ -346,18 +375,40 @@ def merged_reduction(name: str, shape: Sequence[int], over: Collection[int]) -> 
 
 # -----------------------------------------------------------------------------
 # Data movement: a copy, zeros, or a permutation of dimensions, where dimension ``i`` of the result
-# is ``order[i]`` of the source.
+# is ``order[i]`` of the source. Other copies read each element from another place: in reverse order
+# or shifted by half of the size along the dimensions in ``order``, repeated or reflected up to the
+# shape ``dst``, or only below or above the diagonal of the last two dimensions.
+
+#: Moves along the dimensions in ``order``, and to the shape ``dst``.
+_ALONG: Final = ("flip", "roll")
+_TO_SHAPE: Final = ("tile", "reflect")
 
 
-def _settle_move(values: dict[str, Any], *, permutes: bool) -> None:
-    if not values["src"]:
+def _settle_move(values: dict[str, Any], *, name: str) -> None:
+    src, order, dst = values["src"], values["order"], values["dst"]
+    if not src:
         raise UsageError("the shape is missing; nearest: 1")
-    axes = list(range(len(values["src"]))) if permutes else []
-    if sorted(values["order"]) != axes:
-        last = "".join(map(str, reversed(axes))) or "none"
-        raise UsageError(
-            f"order={values['order']}: not an order of {values['src']}; nearest: {last}"
-        )
+    axes = range(len(src))
+    if name in _ALONG:
+        fits, nearest = bool(order) and order == tuple(sorted({*order} & {*axes})), f"{axes[-1]}"
+    elif name == "permute":
+        fits, nearest = sorted(order) == [*axes], "".join(map(str, reversed(axes)))
+    else:
+        fits, nearest = not order, "none"
+    if not fits:
+        raise UsageError(f"order={order}: not an order of {src}; nearest: {nearest}")
+    if name in ("tril", "triu") and len(src) < 2:
+        raise UsageError(f"src={src}: {name} needs two dimensions; nearest: 1x{src[0]}")
+    if not dst and name not in _TO_SHAPE:
+        return
+    pairs = [*zip(src, dst, strict=False)]
+    if name == "tile":
+        fits = all(to % size == 0 for size, to in pairs)
+    else:
+        fits = all(size <= to < 3 * size - 1 or size == to for size, to in pairs)
+    if name not in _TO_SHAPE or len(src) != len(dst) or not fits:
+        text = "x".join(map(str, src)) if name in _TO_SHAPE else "none"
+        raise UsageError(f"dst={dst}: {name} has no such result of {src}; nearest: {text}")
 
 
 def _move(name: str, reads: tuple[str, ...], **options: Any) -> Op:
@@ -368,11 +419,39 @@ def _move(name: str, reads: tuple[str, ...], **options: Any) -> Op:
         fields=(
             Field(name="src", type="shape"),
             Field(name="order", spelling="by", type="order", default=(), minimum=0),
+            Field(name="dst", type="shape", default=()),
         ),
-        operands=_operands(1, 1, "src"),
-        settle=functools.partial(_settle_move, permutes=name == "permute"),
+        operands=_operands(*((2, 2) if name in _TO_SHAPE else (1, 1)), "src", "dst"),
+        settle=functools.partial(_settle_move, name=name),
         **options,
     )
+
+
+def _taken(name: str, reference: Callable[[Any, Layer, Any], Any], **options: Any) -> Op:
+    """Return the op of a copy whose elements come from other places."""
+    return _move(
+        name,
+        ("src",),
+        shapes=lambda s: {"src": s.src, "dst": s.dst or s.src},
+        reference=lambda np, s, t: reference(np, s, t.src),
+        no_gpu=NO_CUDA_KERNEL,
+        **options,
+    )
+
+
+def _reflect(np: Any, layer: Layer, source: Any) -> Any:
+    pads = [(to - size, (to - size) // 2) for size, to in zip(layer.src, layer.dst, strict=True)]
+    return np.pad(source, [(before, both - before) for both, before in pads], "reflect")
+
+
+def _triangle(name: str) -> Op:
+    def touched(layer: Layer) -> dict[str, int]:
+        rows, columns = map(int, layer.src[-2:])
+        below = sum(min(row + 1, columns) for row in range(rows))
+        number = below if name == "tril" else rows * columns - below + min(rows, columns)
+        return {"src": math.prod(layer.src[:-2]) * number}
+
+    return _taken(name, lambda np, _, source: getattr(np, name)(source), touched=touched)
 
 
 _MOVES: Final = (
@@ -388,6 +467,20 @@ _MOVES: Final = (
         shapes=lambda s: {"src": s.src, "dst": tuple(s.src[axis] for axis in s.order)},
         reference=lambda np, s, t: np.transpose(t.src, s.order),
     ),
+    _taken("flip", lambda np, s, source: np.flip(source, s.order)),
+    _taken(
+        "roll",
+        lambda np, s, source: np.roll(source, [s.src[axis] // 2 for axis in s.order], s.order),
+    ),
+    _taken(
+        "tile",
+        lambda np, s, source: np.tile(
+            source, [to // size for size, to in zip(s.src, s.dst, strict=True)]
+        ),
+    ),
+    _taken("reflect", _reflect),
+    _triangle("tril"),
+    _triangle("triu"),
     _move("fill", (), shapes=lambda s: {"dst": s.src}, reference=lambda np, s, _: np.zeros(s.src)),
 )
 
@@ -478,4 +571,6 @@ _GATHERS: Final = (
     ),
 )
 
-TENSOR_OPS: Final = (*_ELEMENTWISE, *map(_in_place, _ELEMENTWISE), *_REDUCTIONS, *_MOVES, *_GATHERS)
+_OVERWRITING: Final = [op for op in _ELEMENTWISE if op.passes["forward"].writes == ("dst",)]
+
+TENSOR_OPS: Final = (*_ELEMENTWISE, *map(_in_place, _OVERWRITING), *_REDUCTIONS, *_MOVES, *_GATHERS)

@@ -471,8 +471,8 @@ def check_exact(layer: Layer, run: KernelRun) -> dict[str, ElementComparison]:
 
 
 def check_reduction(layer: Layer, run: KernelRun) -> dict[str, ElementComparison]:
-    """Compare all elements of a reduction; maxima and minima are exact."""
-    if layer.op in ("max", "min"):
+    """Compare all elements of a reduction; maxima, minima and products of signs are exact."""
+    if layer.op in ("max", "min", "prod"):
         return check_exact(layer, run)
     if layer.op == "logsumexp":
         return compare(layer, run, _sums_of_exponentials(layer, run))

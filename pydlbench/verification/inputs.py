@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from pydlbench.errors import UnsupportedError, UsageError, unknown_word
 from pydlbench.ops.fused import NOTHING_FUSED, fused_ops, fused_shapes, operand_roles
-from pydlbench.ops.op import INTEGERS, Layer
+from pydlbench.ops.op import INTEGERS, MASK, Layer
 from pydlbench.ops.table import tensor_types
 from pydlbench.verification.threads import in_threads
 from pydlbench.words import FP8_PRECISIONS, MIXED_TYPES
@@ -450,6 +450,8 @@ def _values(layer: Layer, pass_: str, role: str, precision: str, seed: int) -> D
     if role in INTEGERS:
         least_above = layer.rows if role == "indices" else layer.channels
         return rng.integers(0, least_above, shape).astype(np.float32)
+    if role == MASK:
+        return rng.integers(0, 2, shape).astype(np.float32)
     kind = tensor_types(layer, precision).get(role)
     stored = "fp32" if layer.in_float32(role) else _FLOATS.get(kind or "", precision)
     drawn = UniformTensor(shape, uniform_key(*entropy), stored)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pydlbench.errors import UnsupportedError
-from pydlbench.ops.op import INTEGERS, Layer
+from pydlbench.ops.op import INTEGERS, MASK, Layer
 from pydlbench.words import FP8_PRECISIONS
 
 _MEMORY: Final = Path("/dev/shm")  # noqa: S108 - a file there is never written to a disk
@@ -52,8 +52,8 @@ class SharedOperands:
         size = 0
         for role in roles_of_kernel(layer, pass_):
             stored = "fp32" if layer.in_float32(role) or precision in ("fp32", "tf32") else half
-            stored = "integer" if role in INTEGERS else stored
-            length = math.prod(shapes[role]) * {"integer": 8, "fp32": 4}.get(stored, 2)
+            stored = "integer" if role in INTEGERS else MASK if role == MASK else stored
+            length = math.prod(shapes[role]) * {"integer": 8, "fp32": 4, MASK: 1}.get(stored, 2)
             self._fields[role] = size, length, stored
             size += -(-length // 64) * 64
         if path is None:
@@ -77,6 +77,8 @@ class SharedOperands:
         match self._fields[role][2]:
             case "integer":
                 flat = flat.astype(np.int64)
+            case "mask":
+                flat = flat.astype(np.uint8)
             case "fp16":
                 flat = flat.astype(np.float16)
             case "bf16":
@@ -89,7 +91,7 @@ class SharedOperands:
         if kind == "bf16":
             values = (data.view(np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32)
         else:
-            types: Mapping[str, Any] = {"integer": np.int64, "fp16": np.float16}
+            types: Mapping[str, Any] = {"integer": np.int64, "fp16": np.float16, MASK: np.uint8}
             values = data.view(types.get(kind, np.float32)).astype(np.float32)
         return values.reshape(self._shapes[role])
 

@@ -160,7 +160,10 @@ TENSORS = (
         for shapes in ("37:1", "5x700:5x1", "5x9x300:5x1x300", "20000:1")
     ),
     # Of dimensions that are not adjacent.
-    *(f"reduction:{op}:3x4x5:1x4x1" for op in ("sum", "mean", "max", "min", "norm")),
+    *(f"reduction:{op}:3x4x5:1x4x1" for op in ("sum", "mean", "max", "min", "prod", "norm")),
+    *("move:flip:33x50by01", "move:flip:5x40x17by0", "move:roll:7x41by01", "move:roll:300x33by0"),
+    *("move:tile:1x5x33:40x5x99", "move:tile:7x1:7x300", "move:tril:3x70x50", "move:triu:50x70"),
+    *("move:reflect:2x3x20x30:2x3x25x32", "move:reflect:5:9", "move:triu:300x7", "move:tril:9x1"),
     *("move:copy:5003", "move:fill:5003", "move:permute:2x7x3x50by0213", "move:permute:30x50by10"),
     *("gather:rows:40x33:700", "gather:rows:9x1:2"),
     *("gather:add-rows:40x33:700", "gather:add-rows:9x300:4", "gather:add-rows:3x1:5"),

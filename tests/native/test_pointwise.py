@@ -47,6 +47,7 @@ def _layers():
         *("lrn:mb2ic3ih5ls7", "lrn:mb1ic64ih7ls9alpha0.001k1", "batchnorm:mb3ic16ih8eps0.1mom0.3"),
         *("dropout:mb3ic16ih4keep0.9", "dropout:mb3ic9keep1", "dropout:mb2ic8ih5keep1e-12"),
         *("groupnorm:mb2ic16ih4g4", "groupnorm:mb1ic12ih120g3", "groupnorm:mb3ic33ih1iw7g33"),
+        *("groupnorm:mb40ic12ih5g3factors0", "elu:mb2ic5ih9alpha0.5by2"),
         *("prelu:mb2ic5ih3shared1", "hardtanh:mb2ic5ih9alpha0.25beta2", "prelu:mb1ic3ih120"),
         *("softmax:mb2ic33ih3iw5axis1", "log-softmax:mb2ic3ih17iw5axis2"),
         *("cumsum:mb2ic33ih3iw300axis1", "cumsum:mb2ic3ih17iw5axis2", "cumsum:mb3ic9ih5iw33"),

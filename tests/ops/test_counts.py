@@ -79,7 +79,13 @@ COUNTS = [
         (f"{op}:mb2ic3ih4iw5", pass_, flops * 120, None, 2 * size)
         for op, forward, backward in (
             *(("relu", 1, 1), ("relu6", 2, 2), ("hardswish", 5, 5), ("hardsigmoid", 4, 3)),
-            *(("sigmoid", 4, 3), ("tanh", 1, 3), ("softplus", 3, 5), ("elu", 3, 3)),
+            *(
+                ("sigmoid", 4, 3),
+                ("tanh", 1, 3),
+                ("softplus", 3, 5),
+                ("elu", 3, 3),
+                ("logsigmoid", 3, 5),
+            ),
             *(("silu", 5, 9), ("mish", 5, 11), ("gelu", 5, 11), ("gelu-tanh", 9, 18)),
             *(("softmax", 5, 4), ("log-softmax", 5, 4), ("hardtanh", 2, 2)),
         )
@@ -149,6 +155,22 @@ COUNTS = [
     # Indices have four bytes.
     *((f"reduction:arg{op}:6x2:1x2", "forward", 12, None, 32) for op in ("max", "min")),
     *((f"reduction:{op}-indices:6x2:1x2", "forward", 12, None, 36) for op in ("max", "min")),
+    # A mask has a byte for each element.
+    *(
+        (f"elementwise:{op}:6x2:6x1", "forward", 12, None, 36 + 12)
+        for op in ("eq", "ne", "lt", "le", "gt", "ge")
+    ),
+    ("elementwise:select:6x2:1:6x2", "forward", 12, None, 50 + 12),
+    ("elementwise:select-in-place:6x2:1:6x2", "forward", 12, None, 50 + 12),
+    ("reduction:prod:6x2:1x2", "forward", 12, None, 28),
+    ("move:flip:6x2by0", "forward", 0, None, 48),
+    ("move:roll:6x2by01", "forward", 0, None, 48),
+    ("move:tile:1x2:6x2", "forward", 0, None, 28),
+    ("move:reflect:3x2:5x2", "forward", 0, None, 32),
+    # Six elements are not above, three not below the diagonal.
+    ("move:tril:3x3", "forward", 0, None, 30),
+    ("move:triu:4x3", "forward", 0, None, 36),
+    ("move:tril:2x4x3", "forward", 0, None, 84),
     ("move:copy:8", "forward", 0, None, 32),
     ("move:permute:4x2by10", "forward", 0, None, 32),
     ("move:fill:8", "forward", 0, None, 16),
@@ -372,6 +394,12 @@ _GEMM: dict[str, Any] = {"m": 2, "k": 3, "n": 4}
         ("softmax", {"channels": 6, "axis": 0}, ("axis=0", "at least 1")),
         ("move:permute", {"src": (8, 4)}, ("nearest: 10",)),
         ("move:copy", {"src": (8, 4), "order": (1, 0)}, ("nearest: none",)),
+        ("move:flip", {"src": (8, 4), "order": (2,)}, ("nearest: 1",)),
+        ("move:tril", {"src": (8,)}, ("src=(8,)", "nearest: 1x8")),
+        ("move:flip", {"src": (8, 4)}, ("nearest: 1",)),
+        ("move:tile", {"src": (8, 4), "dst": (8, 6)}, ("dst=(8, 6)", "nearest: 8x4")),
+        ("move:reflect", {"src": (8, 4), "dst": (8, 11)}, ("nearest: 8x4",)),
+        ("move:copy", {"src": (8, 4), "dst": (8, 4)}, ("dst=(8, 4)", "nearest: none")),
         ("gather:rows", {"rows": 2 * 10**7, "width": 8, "count": 3}, ("at most 16777216",)),
         ("gru", {"steps": 1, "in_size": 2, "hidden": 2, "directions": 3}, ("directions=3",)),
         ("gru", {"steps": 1, "in_size": 5, "hidden": 2, "layers": 2}, ("nearest: 2, or layers=1",)),

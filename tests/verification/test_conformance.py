@@ -40,14 +40,22 @@ PROBLEMS = (
             (1, "by0.5", ("power",)),
             (2, "", ("mul", "div", "max", "min", "leaky-relu")),
             (2, "by-0.5", ("add", "add-square")),
-            (3, "", ("lerp", "clamp", "leaky-relu-gradient")),
+            (3, "", ("lerp", "clamp", "leaky-relu-gradient", "select")),
             (3, "by2", ("addcmul", "addcdiv")),
         )
         for op in ops
         for end in ("", "-in-place")
     ),
+    *(f"elementwise:{op}:4x6:4x1" for op in ("eq", "ne", "lt", "le", "gt", "ge")),
     *(f"reduction:{op}:4x3x5:4x1x5" for op in _REDUCTIONS),
     *("move:copy:8", "move:fill:3x4", "move:permute:4x2x3by201"),
+    *(
+        "move:flip:4x5by01",
+        "move:roll:4x5x3by02",
+        "move:tile:1x5x2:3x5x4",
+        "elu:mb2ic3ih4alpha2by3",
+    ),
+    *("move:reflect:2x5x4:2x8x6", "move:tril:2x3x5", "move:triu:2x5x3"),
     *("gather:rows:9x4:5", "gather:add-rows:9x4:30"),
 )
 POOLS = (

@@ -66,7 +66,16 @@ enum class Arithmetic {
   addcmul,
   addcdiv,
   clamp,
-  leaky_relu_gradient
+  leaky_relu_gradient,
+  // With a mask of bytes as the third operand.
+  select,
+  // With a mask as the result.
+  eq,
+  ne,
+  lt,
+  le,
+  gt,
+  ge
 };
 
 struct Kernels {

@@ -16,14 +16,21 @@ namespace {
 using dnnl::algorithm;
 
 // An operation on each element, and its gradient; `alpha` and `beta` are parameters of the
-// algorithm.
-void eltwise(PlanBuilder& builder, algorithm how, float alpha, float beta) {
+// algorithm. The result is multiplied by `factor`, which gradients of oneDNN lack.
+void eltwise(PlanBuilder& builder, algorithm how, float alpha, float beta, float factor = 1.0f) {
+  auto attributes = user_scratchpad();
+  if (factor != 1.0f) {
+    if (!builder.forward()) return;
+    dnnl::post_ops behind;
+    behind.append_eltwise(algorithm::eltwise_linear, factor, 0.0f);
+    attributes.set_post_ops(behind);
+  }
   auto& engine = cpu_engine();
   const auto src = builder.map("src", Use::input, DNNL_ARG_SRC);
   const auto dst = builder.map("dst", Use::output, DNNL_ARG_DST);
   const dnnl::eltwise_forward::primitive_desc forward(
       engine, builder.forward() ? forward_kind(builder.pass) : dnnl::prop_kind::forward_training,
-      how, src.desc, dst.desc, alpha, beta, user_scratchpad(), true);
+      how, src.desc, dst.desc, alpha, beta, attributes, true);
   if (builder.forward()) {
     return for_each_implementation(
         forward, [&](const auto& d) { builder.add_primitive("eltwise", d, {src, dst}); });
@@ -52,7 +59,8 @@ constexpr Activation kActivations[] = {
     {"sigmoid", algorithm::eltwise_logistic, 0.0f, 0.0f},
     {"tanh", algorithm::eltwise_tanh, 0.0f, 0.0f},
     {"softplus", algorithm::eltwise_soft_relu, 1.0f, 0.0f},
-    {"elu", algorithm::eltwise_elu, 1.0f, 0.0f},
+    {"logsigmoid", algorithm::eltwise_soft_relu, -1.0f, 0.0f},
+    {"elu", algorithm::eltwise_elu, 0.0f, 0.0f},  // the problem has the factors
     {"silu", algorithm::eltwise_swish, 1.0f, 0.0f},
     {"mish", algorithm::eltwise_mish, 0.0f, 0.0f},
     {"gelu", algorithm::eltwise_gelu_erf, 0.0f, 0.0f},
@@ -159,9 +167,16 @@ void plan_activation(PlanBuilder& builder) {
   with_onednn(builder.problem.op, [&] {
     for (const auto& known : kActivations) {
       if (known.op != builder.problem.op) continue;
-      const bool bounded = known.op == "hardtanh";
-      eltwise(builder, known.how, bounded ? static_cast<float>(builder.number("low")) : known.alpha,
-              bounded ? static_cast<float>(builder.number("high")) : known.beta);
+      const auto number = [&](const char* name) {
+        return static_cast<float>(builder.number(name));
+      };
+      if (known.op == "hardtanh") {
+        eltwise(builder, known.how, number("low"), number("high"));
+      } else if (known.op == "elu") {
+        eltwise(builder, known.how, number("alpha"), 0.0f, number("factor"));
+      } else {
+        eltwise(builder, known.how, known.alpha, known.beta);
+      }
     }
   });
 }

@@ -1,8 +1,8 @@
-// Our own normalisation of groups of channels, and its gradient, of NCHW images: oneDNN has one
+// Our own normalisation of groups of channels, and its gradient (of NCHW images): oneDNN has one
 // from 3.3 on only.
 //
-// A group is contiguous: sums over it, or over each of its channels, come first; then all elements
-// are processed a second time.
+// Sums over a group, or over each of its channels, come first; then all elements are processed a
+// second time. In NCHW images a group is contiguous.
 #include <algorithm>
 #include <cmath>
 #include <vector>
@@ -43,18 +43,90 @@ Argument statistics(const PlanBuilder& builder, const Groups& g, const char* rol
 }
 
 // Tensors: src and dst, in training mean and variance, then weights and bias if there are any.
-void forward(PlanBuilder& builder, const Groups& g) {
+std::vector<Argument> forward_arguments(const PlanBuilder& builder, const Groups& g) {
   std::vector<Argument> arguments{builder.map("src", Use::input), builder.map("dst", Use::output)};
-  const bool training = builder.training();
-  if (training) {
+  if (builder.training()) {
     arguments.push_back(statistics(builder, g, "mean", Use::output));
     arguments.push_back(statistics(builder, g, "variance", Use::output));
   }
-  const std::size_t factors_at = arguments.size();
   if (g.factors) {
     arguments.push_back(builder.channel_floats("weights", Use::input));
     arguments.push_back(builder.channel_floats("bias", Use::input));
   }
+  return arguments;
+}
+
+// NHWC. Each thread processes whole images, or all threads one image after the other if these are
+// few. All threads of an image compute its parameters.
+void forward_channels_last(PlanBuilder& builder, const Groups& g) {
+  const bool training = builder.training();
+  const std::size_t factors_at = training ? 4 : 2;
+  const Image image{1, g.channels, g.pixels, true};
+  const ChannelSums sums(image, 2);
+  const Index period = tile_period(g.channels), room = padded_floats(period);
+  const bool alone = g.images >= thread_count();
+  const auto sum_floats = static_cast<Index>(sums.bytes() / sizeof(float));
+  const auto bytes = static_cast<std::size_t>(thread_count() * (sum_floats + 4 * room));
+  builder.add_streaming(
+      "", forward_arguments(builder, g), bytes * sizeof(float),
+      [=](const Kernels& k, bool streaming) {
+        return [=, &k](Pointers p, void* workspace) {
+          auto* floats = static_cast<float*>(workspace);
+          on_threads(g.images * image.elements(), [&](Index own, Index all) {
+            const Index thread = alone ? 0 : own, threads = alone ? 1 : all;
+            auto* partial = floats + (alone ? own * sum_floats : 0);
+            float* reference = floats + thread_count() * sum_floats + own * 4 * room;
+            float *mean = reference + room, *scale = mean + room, *bias = scale + room;
+            const Span images = alone ? share(g.images, 1, own, all) : Span{0, g.images};
+            for (Index n = images.begin; n < images.end; ++n) {
+              const void* src = at(p[0], n * image.elements(), g.item);
+              const auto first = [&](Index group) { return get(src, group * g.per_group, g.item); };
+              spread(g.channels, period, {0, g.channels}, reference,
+                     [&](Index c) { return first(c / g.per_group); });
+              sums.tiles(thread, threads, partial, [&](Index from, Index count, float* to) {
+                k.moments_tile(at(src, from, g.item), count, period, reference, to);
+              });
+              if (!alone) wait_for_all();
+              for (Index group = 0; group < g.channels / g.per_group; ++group) {
+                const Span channels{group * g.per_group, (group + 1) * g.per_group};
+                double shift = 0.0, square = 0.0;
+                for (Index c = channels.begin; c < channels.end; ++c) {
+                  shift += sums.total(threads, partial, c, 0) / static_cast<double>(g.length());
+                  square += sums.total(threads, partial, c, 1) / static_cast<double>(g.length());
+                }
+                const double variance = std::max(square - shift * shift, 0.0);
+                const auto middle = static_cast<float>(static_cast<double>(first(group)) + shift);
+                const double inverse = 1.0 / std::sqrt(variance + double{g.epsilon});
+                if (training && thread == 0) {
+                  const Index row = n * (g.channels / g.per_group) + group;
+                  static_cast<float*>(p[2])[row] = middle;
+                  static_cast<float*>(p[3])[row] = static_cast<float>(variance);
+                }
+                const auto factor = [&](std::size_t i, Index c) {
+                  return static_cast<const float*>(p[factors_at + i])[c];
+                };
+                spread(g.channels, period, channels, mean, [&](Index) { return middle; });
+                spread(g.channels, period, channels, scale, [&](Index c) {
+                  return static_cast<float>(inverse) * (g.factors ? factor(0, c) : 1.0f);
+                });
+                spread(g.channels, period, channels, bias,
+                       [&](Index c) { return g.factors ? factor(1, c) : 0.0f; });
+              }
+              const Span span = pixel_elements(image, thread, threads);
+              k.affine_tile(at(src, span.begin, g.item),
+                            at(p[1], n * image.elements() + span.begin, g.item), span.count(),
+                            {period, mean, scale, bias}, streaming);
+              if (!alone) wait_for_all();
+            }
+          });
+        };
+      });
+}
+
+void forward(PlanBuilder& builder, const Groups& g) {
+  const auto arguments = forward_arguments(builder, g);
+  const bool training = builder.training();
+  const std::size_t factors_at = training ? 4 : 2;
   const ChannelSums sums({1, g.rows(), g.length(), false}, 2);
   const Image planes{1, g.planes(), g.pixels, false};
   const auto bytes = sums.bytes() + static_cast<std::size_t>(2 * g.rows()) * sizeof(float);
@@ -179,9 +251,11 @@ void backward(PlanBuilder& builder, const Groups& g) {
 }  // namespace
 
 void plan_groupnorm(PlanBuilder& builder) {
-  const bool contiguous = builder.tag == Tag::nchw;
-  if (!contiguous) return;
   const Groups groups = groups_of(builder);
+  if (builder.tag == Tag::nhwc) {
+    if (builder.forward()) forward_channels_last(builder, groups);
+    return;
+  }
   return builder.forward() ? forward(builder, groups) : backward(builder, groups);
 }
 

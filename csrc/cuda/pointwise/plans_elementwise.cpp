@@ -84,6 +84,11 @@ Activation activation_of(const std::string& op) {
 
 void plan_activation(PlanBuilder& builder) {
   const auto which = activation_of(builder.problem.op);
+  if (builder.problem.op == "elu") {
+    const double alpha = builder.parameters.take("alpha"),
+                 factor = builder.parameters.take("factor");
+    if (alpha != 1.0 || factor != 1.0) throw Unsupported("elu has no factors on a GPU");
+  }
   const auto type = builder.type;
   const auto count = builder.count();
   if (builder.is_forward()) {

@@ -310,7 +310,8 @@ def _written(call: AtenCall, part: Meaning) -> int | None:
 
     None if neither tells them. Layers tell the size of their results.
     """
-    if call.results is not None or part.layers or not call.values:
+    compares = call.operator in _COMPARISONS
+    if call.results is not None or (part.layers and not compares) or not call.values:
         return call.results
     first = call.values[0]
     if call.in_place or call.operator.endswith("_like"):
@@ -321,7 +322,7 @@ def _written(call: AtenCall, part: Meaning) -> int | None:
         return first.bytes
     if part.kind not in ("elementwise", "activation"):
         return None
-    dtype = "bool" if call.operator in _COMPARISONS else dtypes_of(call.values)[0]
+    dtype = "bool" if compares else dtypes_of(call.values)[0]
     return Value.dense(dtype, broadcast_shapes([value.shape for value in call.values])).bytes
 
 
@@ -772,11 +773,14 @@ _ROW_RULES: Final[Mapping[str, Callable[[AtenCall], Meaning]]] = {
     **{name: _reduction(name) for name in ("var", "var_mean", "std")},
     "amax": lambda c: rows.reduction("max", c[0], _reduced_dims(c)),
     "amin": lambda c: rows.reduction("min", c[0], _reduced_dims(c)),
-    "linalg_vector_norm": lambda call: rows.reduction(
-        "norm",
-        call[0],
-        _reduced_dims(call, 2),
-        why="" if call.get(1, "ord", 2) == 2 else "a norm that is not Euclidean",
+    **dict.fromkeys(
+        ("linalg_vector_norm", "norm"),
+        lambda call: rows.reduction(
+            "norm",
+            call[0],
+            _reduced_dims(call, 2),
+            why="" if call.get(1, "ord", 2) in (2, None) else "a norm that is not Euclidean",
+        ),
     ),
 }
 
@@ -804,6 +808,7 @@ _ACTIVATIONS: Final = {
     **{name: name for name in ("elu", "gelu", "hardsigmoid", "hardswish", "mish", "sigmoid")},
     **{name: name for name in ("silu", "softplus", "tanh", "relu")},
     "hardtanh": "hardtanh",
+    "log_sigmoid": "logsigmoid",
 }
 
 
@@ -818,13 +823,20 @@ def _elementwise(call: AtenCall, *operands: Any, name: str = "", **options: Any)
 
 
 def _activation(call: AtenCall) -> Meaning:
-    name, _, backward = call.operator.removeprefix("_foreach_").partition("_")
+    operator = call.operator.removeprefix("_foreach_").removesuffix("_forward")
+    name, backward = operator.removesuffix("_backward"), operator.endswith("_backward")
     op = "relu" if name == "threshold" else _ACTIVATIONS[name]
     if op == "hardtanh":
         limits = dict(enumerate(call.numbers))
         low, high = limits.get(0, -1.0), limits.get(1, 1.0)
         return elementwise.hard_tanh(
             call.values[-1], low, high, pass_="backward-data" if backward else "forward"
+        )
+    if op == "elu":
+        return elementwise.exponential_linear(
+            call.values[0],
+            *call.numbers[:3],
+            pass_="backward-data" if backward else "forward",
         )
     if op == "gelu" and call.keywords.get("approximate") == "tanh":
         op = "gelu-tanh"
@@ -879,7 +891,7 @@ _ELEMENTWISE_RULES: Final[Mapping[str, Callable[[AtenCall], Meaning]]] = {
         for pass_ in ("", "_backward")
         if f"{name}{pass_}" != "relu_backward"
     },
-    "threshold_backward": _activation,
+    **dict.fromkeys(("threshold_backward", "log_sigmoid_forward"), _activation),
     "native_dropout": lambda c: elementwise.activation(
         "dropout", c[0].shape, training=True, keep=1 - c[1]
     ),
@@ -899,7 +911,8 @@ def _clone(call: AtenCall) -> Meaning:
     unknown = isinstance(requested, Unrecorded)
     memory_format = "preserve_format" if unknown or not requested else requested.text
     if memory_format == "preserve_format":
-        axes = source.axes_in_memory
+        # PyTorch leaves repeated dimensions where they are.
+        axes = axes if 0 in source.strides else source.axes_in_memory
     elif memory_format != "contiguous_format":
         axes = [axes[0], *axes[2:], axes[1]]
     # Casts have results of another size.
@@ -954,6 +967,26 @@ def _pixel_shuffle(call: AtenCall) -> Meaning:
         last = order[1:2] if call.operator == "pixel_shuffle" else [1, 3, 5]
         order = [axis for axis in order if axis not in last] + last
     return moves.copy(parts.permute(order), range(6), least_bytes([images]))
+
+
+def _taken(call: AtenCall) -> Meaning:
+    """Arguments: source, and dimensions, shifts and dimensions, repeats or pads."""
+    source, op = call[0], call.operator
+    reads, options = moves.bytes_copied(source, call.results), dict[str, Any]()
+    if op in ("flip", "roll"):
+        order = call.get(1 if op == "flip" else 2, "dims") or []
+        options["order"] = order or range(len(source.shape))
+        options["why"] = "" if order else "a shift over all dimensions has no layer"
+    elif op == "repeat":
+        shape = (1,) * (len(call[1]) - len(source.shape)) + source.shape
+        options["result"] = [size * times for size, times in zip(shape, call[1], strict=True)]
+        op = "tile"
+    elif op.startswith("reflection"):
+        pads = [sum(pair) for pair in zip(call[1][::2], call[1][1::2], strict=True)][::-1]
+        pads = [0] * (len(source.shape) - len(pads)) + pads
+        options["result"] = [size + pad for size, pad in zip(source.shape, pads, strict=True)]
+        op = "reflect"
+    return moves.taken(op, source, reads, **options)
 
 
 def _gather(call: AtenCall) -> Meaning:
@@ -1042,10 +1075,7 @@ _VIEWS: Final = (
     *("_local_scalar_dense", "is_same_size", "resize", "set", "sym_numel", "sym_size"),
     *("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"),
 )
-_COPIES: Final = (
-    *("flip", "im2col", "reflection_pad1d", "reflection_pad2d", "repeat", "replication_pad2d"),
-    *("roll", "tril", "triu"),
-)
+_COPIES: Final = ("im2col", "replication_pad1d", "replication_pad2d", "replication_pad3d")
 _RANDOM: Final = (
     *("bernoulli", "exponential", "multinomial", "normal", "rand", "rand_like", "randint"),
     *("randn", "randn_like", "random", "randperm", "uniform"),
@@ -1055,6 +1085,8 @@ _MOVE_RULES: Final[Mapping[str, Callable[[AtenCall], Meaning]]] = {
     **dict.fromkeys(
         _COPIES, lambda c: moves.other_copy(moves.bytes_copied(c.values[0], c.results))
     ),
+    **dict.fromkeys(("flip", "roll", "repeat", "tril", "triu"), _taken),
+    **{f"reflection_pad{sides}d": _taken for sides in (1, 2, 3)},
     **dict.fromkeys(("clone", "_to_copy"), _clone),
     "copy": _copy_into,
     **dict.fromkeys(("arange", "eye", "linspace", "scalar_tensor"), lambda _: moves.other_copy(0)),

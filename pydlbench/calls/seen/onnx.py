@@ -22,6 +22,7 @@ from pydlbench.calls.meaning import (
     complete,
 )
 from pydlbench.errors import UnsupportedError
+from pydlbench.ops.pointwise import SELU
 from pydlbench.records.trace import RecordedCall
 from pydlbench.words import mixed_precision
 
@@ -609,6 +610,16 @@ def _transpose(call: _OnnxCall) -> Meaning:
     return moves.copy(call[0].permute(order), range(len(order)))
 
 
+def _repeats(call: _OnnxCall) -> Meaning:
+    return moves.taken("tile", call[0], call[0].bytes, result=call.result.shape)
+
+
+def _pad(call: _OnnxCall) -> Meaning:
+    if call.node.get("mode", "constant") != "reflect":
+        return moves.other_copy()
+    return moves.taken("reflect", call[0], call[0].bytes, result=call.result.shape)
+
+
 def _gather(call: _OnnxCall) -> Meaning:
     axis = call.node.get("axis", 0) % len(call[0].shape)
     return moves.gather(call[0], [call[1]], call.result.bytes, rows=not axis)
@@ -633,7 +644,7 @@ _ACTIVATIONS: Final[Mapping[str, Callable[[_OnnxCall, Value], Meaning]]] = {
 }
 _UNARY: Final = {
     **_lower("Erf", "Abs", "Ceil", "Cos", "Exp", "Floor", "Log", "Neg", "Reciprocal", "Round"),
-    **_lower("Sign", "Sin", "Sqrt", "Selu"),
+    **_lower("Sign", "Sin", "Sqrt"),
     "Not": "logical_not",
     "IsNaN": "isnan",
     "IsInf": "isinf",
@@ -651,8 +662,7 @@ _QUANTISATIONS: Final = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeL
 _VIEWS: Final = ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Shape", "Size")
 #: Copies of parts, of repeated elements or to other types, which have no layer.
 _OTHER_COPIES: Final = (
-    *("Slice", "Split", "Cast", "Expand", "Pad", "Tile", "Where", "ReorderInput"),
-    *("ReorderOutput", "DepthToSpace", "SpaceToDepth", "Trilu"),
+    *("Slice", "Split", "Cast", "ReorderInput", "ReorderOutput", "DepthToSpace", "SpaceToDepth"),
 )
 
 #: Rules by operator.
@@ -673,7 +683,14 @@ RULES: Final[Mapping[str, Callable[[_OnnxCall], Meaning | Sequence[Meaning]]]] =
     "Einsum": lambda c: products.einsum(c.node.get("equation"), [value.shape for value in c.given]),
     **dict.fromkeys(("LSTM", "GRU", "RNN"), _recurrent),
     **{name: _on_first(rule) for name, rule in _ACTIVATIONS.items()},
-    "Elu": lambda c: elementwise.activation("elu", c[0].shape, c.node.get("alpha", 1)),
+    "Elu": lambda c: elementwise.exponential_linear(c[0], c.alpha(1)),
+    "Selu": lambda c: elementwise.exponential_linear(
+        c[0], c.alpha(SELU[0]), c.node.get("gamma", SELU[1])
+    ),
+    "Where": lambda c: elementwise.arithmetic("where", *c.given),
+    **dict.fromkeys(("Tile", "Expand"), _repeats),
+    "Pad": _pad,
+    "Trilu": lambda c: moves.taken("triu" if c.node.get("upper", 1) else "tril", c[0], c[0].bytes),
     **{name: _unary(op) for name, op in _UNARY.items()},
     **{name: functools.partial(_variadic, name=operator) for name, operator in _BINARY.items()},
     "PRelu": lambda c: _pair("prelu", c[0], c[1]),

@@ -20,6 +20,7 @@ from pydlbench.calls.meaning import (
     is_floating,
 )
 from pydlbench.errors import UnsupportedError
+from pydlbench.ops.pointwise import SELU
 from pydlbench.records.trace import RecordedCall
 
 # -----------------------------------------------------------------------------
@@ -384,6 +385,13 @@ def _loss(call: _TensorFlowCall) -> Meaning:
     )
 
 
+def _cumulative_sum(call: _TensorFlowCall) -> Meaning:
+    """Inputs: source and dimension."""
+    if not call[1].numbers:
+        raise UnsupportedError("Cumsum: along a dimension that is a value: no rule")
+    return rows.along_rows("cumsum", call[0], dim=int(call[1].numbers[0]))
+
+
 def _reduction(call: _TensorFlowCall, op: str) -> Meaning:
     """Inputs: source and dimensions."""
     axes = call[1].numbers
@@ -411,15 +419,20 @@ _ARITHMETIC: Final = {
     **{name: name.lower() for name in ("Neg", "Reciprocal", "Rint", "Round", "Sign", "Sin")},
     **{name: name.lower() for name in ("Sqrt", "Square", "Tan", "Add", "Sub", "Mul", "MulNoNan")},
     **{name: name.lower() for name in ("Div", "DivNoNan", "FloorDiv", "FloorMod", "Maximum")},
-    **{name: name.lower() for name in ("Minimum", "Mod", "Pow", "Xdivy", "TruncateMod", "Equal")},
-    **{name: name.lower() for name in ("NotEqual", "Greater", "GreaterEqual", "Less")},
-    **{name: name.lower() for name in ("LessEqual", "IsFinite", "IsInf", "IsNan", "LogicalAnd")},
-    **{name: name.lower() for name in ("LogicalNot", "LogicalOr", "Select", "SelectV2", "Rsqrt")},
-    **{name: name.lower() for name in ("Selu",)},
+    **{name: name.lower() for name in ("Minimum", "Mod", "Pow", "Xdivy", "TruncateMod", "Rsqrt")},
+    **{name: name.lower() for name in ("IsFinite", "IsInf", "IsNan", "LogicalAnd", "LogicalNot")},
+    "Equal": "eq",
+    "NotEqual": "ne",
+    "Greater": "gt",
+    "GreaterEqual": "ge",
+    "Less": "lt",
+    "LessEqual": "le",
+    "LogicalOr": "logicalor",
+    "Select": "where",
+    "SelectV2": "where",
     "AddV2": "add",
     "RealDiv": "div",
     "Inv": "reciprocal",
-    "SeluGrad": "selu_backward",
     "InvGrad": "reciprocal_backward",
     "ReciprocalGrad": "reciprocal_backward",
     "RsqrtGrad": "rsqrt_backward",
@@ -443,6 +456,23 @@ def _leaky_relu(name: str) -> Callable[[_TensorFlowCall], Meaning]:
 def _other_copy(call: _TensorFlowCall) -> Meaning:
     """Copy a part, or to another type, without a layer."""
     return moves.view() if not call.result.elements else moves.other_copy(what=call.node.op)
+
+
+def _taken(call: _TensorFlowCall) -> Meaning:
+    """Inputs: source, then repeats, pads or the dimensions; both limits of a band."""
+    source, name, numbers = call[0], call.node.operator, call[1].numbers
+    if not call.result.elements:
+        return moves.view()
+    if name in ("Tile", "BroadcastTo"):
+        return moves.taken("tile", source, source.bytes, result=call.result.shape)
+    if name == "MirrorPad" and call.node.get("mode") == "REFLECT":
+        return moves.taken("reflect", source, source.bytes, result=call.result.shape)
+    if name in ("ReverseV2", "Roll") and (axes := call.values[-1].numbers):
+        return moves.taken("roll" if name == "Roll" else "flip", source, source.bytes, axes)
+    band = numbers and call.values[-1].numbers and (numbers[0], call.values[-1].numbers[0])
+    if name == "MatrixBandPart" and band in ((-1, 0), (0, -1)):
+        return moves.taken("tril" if band == (-1, 0) else "triu", source, source.bytes)
+    return _other_copy(call)
 
 
 def _transpose(call: _TensorFlowCall) -> Meaning:
@@ -488,9 +518,8 @@ _VIEWS: Final = (
     *("PreventGradient", "EnsureShape", "CheckNumerics"),
 )
 _COPIES: Final = (
-    *("BroadcastTo", "Cast", "DepthToSpace", "MirrorPad", "OneHot", "Pack", "Pad", "PadV2"),
-    *("Range", "ReverseV2", "Slice", "SpaceToDepth", "Split", "SplitV", "StridedSlice"),
-    *("StridedSliceGrad", "Tile", "Unpack"),
+    *("Cast", "DepthToSpace", "OneHot", "Pack", "Pad", "PadV2", "Range", "Slice", "SpaceToDepth"),
+    *("Split", "SplitV", "StridedSlice", "StridedSliceGrad", "Unpack"),
 )
 _RANDOM: Final = (
     *("Multinomial", "RandomStandardNormal", "RandomUniform", "RandomUniformInt"),
@@ -564,6 +593,7 @@ RULES: Final[Mapping[str, Callable[[_TensorFlowCall], Meaning]]] = {
     ),
     "Softmax": lambda c: rows.along_rows("softmax", c[0]),
     "LogSoftmax": lambda c: rows.along_rows("log-softmax", c[0]),
+    "Cumsum": _cumulative_sum,
     **dict.fromkeys(
         ("SparseSoftmaxCrossEntropyWithLogits", "SoftmaxCrossEntropyWithLogits"),
         _loss,
@@ -576,6 +606,8 @@ RULES: Final[Mapping[str, Callable[[_TensorFlowCall], Meaning]]] = {
             _ARITHMETIC[call.node.operator], *call.values, channels=-1
         ),
     ),
+    "Selu": lambda c: elementwise.exponential_linear(c.result, *SELU),
+    "SeluGrad": lambda c: elementwise.exponential_linear(c.result, *SELU, pass_="backward-data"),
     "SquaredDifference": lambda call: combine(
         [elementwise.arithmetic("sub", *call.values), elementwise.arithmetic("square", call.result)]
     ),
@@ -595,6 +627,8 @@ RULES: Final[Mapping[str, Callable[[_TensorFlowCall], Meaning]]] = {
     "AssignSubVariableOp": lambda c: moves.variable_update(c[0], c[1], subtracts=True),
     **dict.fromkeys(_VIEWS, lambda _: moves.view()),
     **dict.fromkeys(_COPIES, _other_copy),
+    **dict.fromkeys(("Tile", "BroadcastTo", "MirrorPad", "ReverseV2", "Roll"), _taken),
+    "MatrixBandPart": _taken,
     **dict.fromkeys(("Fill", "OnesLike", "ZerosLike"), lambda c: moves.fill(c.result)),
     "Transpose": _transpose,
     "ConcatV2": _concat,

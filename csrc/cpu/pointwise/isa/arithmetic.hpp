@@ -46,6 +46,32 @@ PYDLBENCH_INLINE void map3(const void* const* p, const bool* whole, T* dst, Inde
        [&](Index i, Index lanes) { return map(x(i, lanes), y(i, lanes), z(i, lanes)); });
 }
 
+// x where the mask of bytes is not zero, else y.
+template <typename T>
+PYDLBENCH_INLINE void select(const void* const* p, const bool* whole, T* dst, Index count,
+                             bool streaming) {
+  const auto x = operand<T>(p[0], whole[0]), y = operand<T>(p[1], whole[1]);
+  const auto* mask = static_cast<const std::uint8_t*>(p[2]);
+  fill(dst, count, streaming, [&](Index i, Index lanes) {
+    Bytes bytes = Bytes{} + *mask;
+    if (whole[2]) __builtin_memcpy(&bytes, mask + i, static_cast<std::size_t>(lanes));
+    return __builtin_convertvector(bytes, Ints) != 0 ? x(i, lanes) : y(i, lanes);
+  });
+}
+
+// Writes 1 where `holds(x, y)`, else 0.
+template <typename T, typename Holds>
+PYDLBENCH_INLINE void compare(const void* const* p, const bool* whole, void* to, Index count,
+                              Holds&& holds) {
+  const auto x = operand<T>(p[0], whole[0]), y = operand<T>(p[1], whole[1]);
+  auto* dst = static_cast<std::uint8_t*>(to);
+  for_vectors(count, [&](Index i, Index lanes) {
+    const Ints held = holds(x(i, lanes), y(i, lanes));
+    const Bytes bytes = __builtin_convertvector(held & 1, Bytes);
+    __builtin_memcpy(dst + i, &bytes, static_cast<std::size_t>(lanes));
+  });
+}
+
 template <typename T>
 void arithmetic(Arithmetic op, const void* const* p, const bool* whole, void* to, Index n,
                 float number, bool s) {
@@ -92,6 +118,20 @@ void arithmetic(Arithmetic op, const void* const* p, const bool* whole, void* to
       });
     case Arithmetic::leaky_relu_gradient:
       return map3<T>(p, whole, dst, n, s, [&](F x, F y, F z) { return y > zero ? x : x * z; });
+    case Arithmetic::select:
+      return select<T>(p, whole, dst, n, s);
+    case Arithmetic::eq:
+      return compare<T>(p, whole, to, n, [](F x, F y) { return x == y; });
+    case Arithmetic::ne:
+      return compare<T>(p, whole, to, n, [](F x, F y) { return x != y; });
+    case Arithmetic::lt:
+      return compare<T>(p, whole, to, n, [](F x, F y) { return x < y; });
+    case Arithmetic::le:
+      return compare<T>(p, whole, to, n, [](F x, F y) { return x <= y; });
+    case Arithmetic::gt:
+      return compare<T>(p, whole, to, n, [](F x, F y) { return x > y; });
+    case Arithmetic::ge:
+      return compare<T>(p, whole, to, n, [](F x, F y) { return x >= y; });
   }
 }
 

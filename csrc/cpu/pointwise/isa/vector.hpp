@@ -28,6 +28,7 @@ constexpr int kLanes = 4;
 typedef float Floats __attribute__((vector_size(4 * kLanes)));
 typedef std::int32_t Ints __attribute__((vector_size(4 * kLanes)));
 typedef std::uint32_t Words __attribute__((vector_size(4 * kLanes)));
+typedef std::uint8_t Bytes __attribute__((vector_size(kLanes)));
 typedef std::uint16_t Halves __attribute__((vector_size(2 * kLanes)));
 
 struct Bfloat16 {

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from pydlbench.backends.frameworks.operands import ForwardOptions, always, axes_of, shape_in
 from pydlbench.backends.tensorflow.settings import tf
 from pydlbench.ops.axis import extent
+from pydlbench.ops.pointwise import SELU
 from pydlbench.verification.inputs import kept_elements
 
 Function = Callable[..., Any]
@@ -395,6 +396,12 @@ def _loss(_layer: Any, _options: TensorFlowForwardOptions) -> Function:
     return forward
 
 
+def _exponential_linear(layer: Any, _options: Any) -> Function:
+    alpha, factor = layer.alpha, layer.factor
+    whole: Function | None = {(1, 1): tf.nn.elu, SELU: tf.nn.selu}.get((alpha, factor))
+    return whole or (lambda x: factor * tf.where(x > 0, x, alpha * tf.nn.elu(x)))
+
+
 def descend(weights: Any, gradient: Any, rate: Any) -> None:
     """Update weights, a variable, by gradient descent."""
     tf.raw_ops.ResourceApplyGradientDescent(var=weights.handle, alpha=rate, delta=gradient)
@@ -449,7 +456,8 @@ FORWARD: Final[Mapping[str, Callable[[Any, TensorFlowForwardOptions], Function]]
     "sigmoid": always(tf.sigmoid),
     "tanh": always(tf.tanh),
     "softplus": always(tf.nn.softplus),
-    "elu": always(tf.nn.elu),
+    "logsigmoid": always(tf.math.log_sigmoid),
+    "elu": _exponential_linear,
     "silu": always(tf.nn.silu),
     "mish": always(lambda x: x * tf.tanh(tf.nn.softplus(x))),
     "gelu": always(tf.nn.gelu),

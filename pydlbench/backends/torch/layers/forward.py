@@ -8,7 +8,7 @@ in the order of the roles that its forward pass reads. Gradients are autograd's,
 import functools
 import operator
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -356,6 +356,7 @@ _ELEMENTWISE: Final[Mapping[str, Function]] = {
     "add-square": lambda x, y, a, **out: torch.addcmul(x, y, y, value=a, **out),
     "addcmul": lambda x, y, z, a, **out: torch.addcmul(x, y, z, value=a, **out),
     "addcdiv": lambda x, y, z, a, **out: torch.addcdiv(x, y, z, value=a, **out),
+    "select": lambda x, y, mask, _, **out: torch.where(mask, x, y, **out),
     "leaky-relu-gradient": lambda x, y, z, _, **out: torch.where(y > 0, x, x * z, **out),
 }
 
@@ -375,6 +376,8 @@ def _reduction(layer: Any, _options: TorchForwardOptions) -> Function:
     if layer.op == "norm":
         return lambda x: torch.linalg.vector_norm(x, 2, axes, True)
     name = {"max": "amax", "min": "amin"}.get(layer.op, layer.op.removesuffix("-indices"))
+    if name == "prod" and len(axes) > 1:
+        raise UnsupportedError("torch multiplies along one dimension; nearest: 8x64:8x1")
     function = getattr(torch, name)
     # A list of one axis costs 8 us more than its number.
     where = axes[0] if len(axes) == 1 else axes
@@ -387,8 +390,28 @@ def _move(layer: Any, options: TorchForwardOptions) -> Function:
     if layer.op == "fill":
         shape, dtype, device = layer.src, options.dtype, options.device
         return lambda: torch.zeros(shape, dtype=dtype, device=device)
-    order = layer.order
-    return lambda x: x.permute(order).contiguous()
+    order, pairs = layer.order, [*zip(layer.src, layer.dst, strict=False)]
+    moved: dict[str, Function] = {
+        "flip": lambda x: x.flip(order),
+        "roll": lambda x: x.roll([layer.src[axis] // 2 for axis in order], order),
+        "tile": lambda x: x.repeat([to // size for size, to in pairs]),
+        "reflect": lambda x: F.pad(x, _mirrored(pairs), mode="reflect"),
+        "tril": torch.tril,
+        "triu": torch.triu,
+    }
+    return moved.get(layer.op, lambda x: x.permute(order).contiguous())
+
+
+def _mirrored(pairs: Sequence[tuple[int, int]]) -> list[int]:
+    """Return PyTorch's pads, innermost first, for the sizes before and after.
+
+    Raises:
+        UnsupportedError: PyTorch reflects only the last dimensions of a tensor with two others.
+    """
+    pads = [((to - size) // 2, (to - size) - (to - size) // 2) for size, to in pairs]
+    if len(pairs) not in (3, 4, 5) or any(map(any, pads[:2])):
+        raise UnsupportedError("torch reflects only sides of images; nearest: 1x3x8x8:1x3x10x10")
+    return [pad for pair in reversed(pads[2:]) for pad in pair]
 
 
 def _gather(layer: Any, _options: TorchForwardOptions) -> Function:
@@ -463,7 +486,8 @@ FORWARD: Final[Mapping[str, Callable[[Any, TorchForwardOptions], Function]]] = {
     "sigmoid": always(torch.sigmoid),
     "tanh": always(torch.tanh),
     "softplus": always(F.softplus),
-    "elu": always(F.elu),
+    "logsigmoid": always(F.logsigmoid),
+    "elu": lambda layer, _: lambda x: torch.ops.aten.elu.default(x, layer.alpha, layer.factor),
     "silu": always(F.silu),
     "mish": always(F.mish),
     "gelu": always(F.gelu),

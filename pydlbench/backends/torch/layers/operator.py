@@ -16,6 +16,7 @@ from torch import nn
 from pydlbench.backends.frameworks.backend import Variant
 from pydlbench.backends.frameworks.operands import FrameworkOperator, LayerLayout
 from pydlbench.backends.torch import settings
+from pydlbench.ops.op import MASK
 from pydlbench.records.measurement import KernelSpec
 
 # -----------------------------------------------------------------------------
@@ -98,6 +99,8 @@ class TorchOperands:
         dtype = torch.float32 if self.layer.in_float32(role) else None
         if role in ("labels", "indices"):
             dtype = torch.int64
+        if role == MASK:
+            dtype = torch.bool
         like = self._formats.get(len(shape))
         if role not in self.inputs:
             return self.place.empty(shape, like, dtype).zero_()

@@ -107,6 +107,8 @@ def test_layers_on_tensors_of_any_shape(backend):
         ),
         *(f"reduction:{op}:4x6x5:4x1x5" for op in ops_of_kind("reduction")),
         *("move:copy:30", "move:fill:6x5", "move:permute:4x6x5by201"),
+        *("move:flip:6x5by1", "move:roll:6x5by01", "move:tile:1x6x5:3x6x10", "move:tril:6x5"),
+        *("move:reflect:1x2x6x5:1x2x8x6", "move:triu:6x5", "elementwise:select:6x5:1x5:6x1"),
         *("gather:rows:6x5:9", "gather:add-rows:6x5:9"),
     ]
     for text in texts:
