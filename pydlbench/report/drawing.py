@@ -162,7 +162,9 @@ def svg(figure: Figure, *, themed: bool = False, narrow: bool = False) -> str:
     if narrow:
         axis = {**CONFIG["axis"], "labelLimit": 150}
         legend = {**CONFIG["legend"], "columns": 1}
-        whole |= {"width": NARROW_WIDTH, "config": {**CONFIG, "axis": axis, "legend": legend}}
+        # The last number of an axis would move to the one before.
+        config = {**CONFIG, "axis": axis, "axisX": {"labelFlush": False}, "legend": legend}
+        whole |= {"width": NARROW_WIDTH, "config": config}
     text: str = _converter().vegalite_to_svg(whole)
     return _HEX.sub(lambda match: _VARIABLES[match.group()], text) if themed else text
 

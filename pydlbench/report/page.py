@@ -49,6 +49,12 @@ class PageRun:
         return shlex.join(["pydlbench", *words])
 
     @property
+    def subject(self) -> str:
+        """The command with its model or file: ``step mnist``; ``layers`` has no such word."""
+        words = [word for word in self.loaded.record.command[2:3] if not word.startswith("-")]
+        return " ".join([self.loaded.info.kind, *words])
+
+    @property
     def machine(self) -> str:
         """The processor's product name."""
         return device_name(self.loaded.record.device)
@@ -67,11 +73,10 @@ def runs_page(runs: Sequence[PageRun], title: str | None = None) -> str:
     dates = sorted(str(run.loaded.info.created_utc) for run in runs)
     which = f"{len(runs)} runs" if len(runs) > 1 else f"run {runs[0].loaded.info.id}"
     subtitle = f"{which}, {' to '.join(dict.fromkeys((dates[0], dates[-1])))}"
-    names = [f"run {at}: {run.loaded.info.kind}" for at, run in enumerate(runs, start=1)]
+    names = [f"run {at}: {run.subject}" for at, run in enumerate(runs, start=1)]
     sections: list[tuple[str, list[Block]]] = []
     if len(runs) > 1:
         sections.append(("Summary", list(_summary(names, runs))))
-        sections.append(("What differs between the runs", _differences(runs)))
         sections.append(("Comparison", _comparison(runs)))
         verdicts = {name: run.fleet for name, run in zip(names, runs, strict=True) if run.fleet}
         sections.append(("Nodes over the runs", list(node_history(verdicts))))
@@ -79,6 +84,8 @@ def runs_page(runs: Sequence[PageRun], title: str | None = None) -> str:
         where = [Details("Where and how it was measured", list(_surroundings(run)))]
         command = Lines([f"run: {run.command}"])
         sections.append((name if len(runs) > 1 else "Result", [*_run(run), command, *where]))
+    if len(runs) > 1:
+        sections.append(("What differs between the runs", _differences(runs)))
     machines = ", ".join(dict.fromkeys(run.machine for run in runs))
     kinds = ", ".join(dict.fromkeys(run.loaded.info.kind for run in runs))
     shown = [section for section in sections if section[1]]
