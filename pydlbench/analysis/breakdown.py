@@ -161,7 +161,9 @@ class _Analysis:
         self._without_time = [place for place in others if not known[place].native]
         self._limited = [*self._layered, *self._not_alone]
         if parts.later:
-            self._limited = [place for place in every if known[place].limit is not None]
+            # The limit of a view alone, which is zero, is no limit of the step.
+            limits = [known[place].limit for place in every]
+            self._limited = [place for place in every if any(limits) and limits[place] is not None]
             self._not_measured.append(f"native layers, calls alone, experiments: {parts.later}")
         self._columns: list[_Column] = []
         places = [place for place in self._layered if self._in_place(self._call(place))]

@@ -21,6 +21,7 @@ from typing import Any, Final, ParamSpec, Self
 from pydlbench.errors import PydlbenchError, UnsupportedError
 from pydlbench.ops.op import Layer
 from pydlbench.ops.table import build_layer, in_place
+from pydlbench.words import mixed_precision
 
 _P = ParamSpec("_P")
 
@@ -144,6 +145,15 @@ def combine(parts: Iterable[Meaning], **fields: Any) -> Meaning:
         **{name: total(name) for name in ("flops", "product_flops", "reads", "writes")},
     }
     return Meaning(**combined | fields)
+
+
+def of_types(part: Meaning, *types: str) -> Meaning:
+    """Return the meaning with the types of source, weights and result, by NumPy's names."""
+    word = mixed_precision(*types)
+    if word is None:
+        missing = f"no layer has the types {', '.join(types)}"
+        return replace(part, layers=(), layers_missing=missing, dtypes=types[:1])
+    return replace(part, dtypes=(word,))
 
 
 def make_in_place(part: Meaning) -> Meaning:

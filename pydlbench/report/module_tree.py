@@ -336,7 +336,7 @@ def _sums(calls: Sequence[CallInContext], step_s: float) -> TableBlock:
 
 def _category(operator: str) -> str:
     """Return the category of an operator; kernels of products have no operator's name in theirs."""
-    product = re.search(r"mm$|mm[._]|matmul|linear", operator.lower())
+    product = re.search(r"mm$|mm[._]|matmul|(^|[._])q?linear(?![a-z]|\dd)", operator.lower())
     return "product" if product else category_of(operator)
 
 

@@ -48,7 +48,10 @@ _PATTERNS: Final = tuple(
         ("reduction", r"reduce|triton_(red|per)_|argmax|argmin"),
         (
             "data movement",
-            r"copy|cat_?array|concat|transpose|permute|nchwtonhwc|nhwctonchw|convert|(?<!broad)cast|to_copy|batched_?transpose|fill",
+            (
+                r"copy|cat_?array|concat|transpose|permute|nchwtonhwc|nhwctonchw|convert"
+                r"|(?<!broad)cast|to_copy|batched_?transpose|quantize(?!d)|fill"
+            ),
         ),
         (
             "element-wise",

@@ -181,6 +181,22 @@ def encoder(seconds=0.02, limit_s=0.005):
     )
 
 
+@pytest.mark.parametrize(
+    ("operator", "category"),
+    [
+        ("quantized.linear_dynamic", "product"),
+        ("aten.mkldnn._linear_pointwise", "product"),
+        ("com.microsoft.QLinearConv", "convolution"),
+        ("onnx.QuantizeLinear", "data movement"),
+        ("aten.upsample_bilinear2d", "other"),
+    ],
+)
+def test_calls_are_summed_by_category(operator, category):
+    call = msgspec.structs.replace(record_of().calls[0], operator=operator)
+    sums = context_blocks(record_of(calls=(call,)), "torch eager")[3]
+    assert sums.cells[0][3] == f"{category} 50.0 ms"
+
+
 def test_modules_that_repeat_are_one_row_at_every_level():
     sentence, table, *_ = context_blocks(record_of(calls=encoder()), "torch eager")
     assert sentence.lines[0].startswith("torch eager: dominated by 3 x encoder.layers.0-2.linear")

@@ -159,8 +159,16 @@ def read_graph(model: str, source: str) -> Any:
 
 
 def parameters(graph: Any) -> int:
-    """Return the number of floating-point elements of the file's weights."""
-    return sum(math.prod(weight.dims) for weight in _weights(graph) if weight.data_type in _FLOATS)
+    """Return the number of elements of the file's weights, quantised ones included."""
+    nodes = [node for node in graph.node if node.op_type in _QDQ]
+    scales = {name for node in nodes for name in node.input[1:]}
+    quantised = {node.input[0] for node in nodes}  # also biases, which are int32
+    return sum(
+        math.prod(weight.dims)
+        for weight in _weights(graph)
+        if weight.name not in scales
+        and (weight.data_type in {**_FLOATS, **_QUANTISED} or weight.name in quantised)
+    )
 
 
 def types_of(graph: Any) -> str:

@@ -352,9 +352,13 @@ class UserModel(FedModel):
             "types": self._types(),
         }
 
+    def packed_types(self) -> set[str]:
+        """Return the types of weights that are no tensors of the model."""
+        return set()
+
     def _types(self) -> str:
         """Return the types of the weights; empty for float32, or if the spec has the precision."""
-        types = {self.tensors.dtype(weight) for weight in self.weights}
+        types = {self.tensors.dtype(weight) for weight in self.weights} | self.packed_types()
         words = sorted(TYPE_PRECISIONS.get(dtype, dtype) for dtype in types)
         if self.spec.precision != "fp32" or words in ([], ["fp32"]):
             return ""

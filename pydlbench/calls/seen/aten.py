@@ -21,6 +21,7 @@ from pydlbench.calls.meaning import (
     dtypes_of,
     least_bytes,
     make_in_place,
+    of_types,
 )
 from pydlbench.errors import UnsupportedError, UsageError
 from pydlbench.records.trace import RecordedCall
@@ -616,6 +617,58 @@ _PRODUCT_RULES: Final[Mapping[str, Callable[[AtenCall], Meaning]]] = {
 
 
 # -----------------------------------------------------------------------------
+# Quantized operators. Their packed weights are a list: weights, bias, settings of a convolution. A
+# bias, which every kernel adds before it rounds, is not counted.
+
+
+def _quantized(call: AtenCall, rule: Callable[[AtenCall], Meaning]) -> Meaning:
+    """Arguments: source, which dynamic operators round themselves, and packed weights."""
+    source, (weights, _, *settings) = call.arguments[:2]
+    part = rule(replace(call, arguments=(source, weights, None, *settings)))
+    if not weights.dtype.startswith("qint"):
+        return part
+    types = ["uint8" if source.floating else source.dtype, weights.dtype]
+    types.append("float32" if source.floating else source.dtype)
+    return of_types(part, *(dtype.removeprefix("q") for dtype in types))
+
+
+def _quantized_pooling(call: AtenCall) -> Meaning:
+    dtype = call[0].dtype.removeprefix("q")
+    return of_types(_pooling(call, "max", 2), dtype, "int8", dtype)
+
+
+_QUANTIZED_RULES: Final[Mapping[str, Callable[[AtenCall], Meaning]]] = {
+    **{
+        f"quantized.{name}{relu}{dynamic}": functools.partial(_quantized, rule=rule)
+        for rule, names in (
+            (_linear, ["linear"]),
+            (
+                lambda c: _convolution(c, c[0], c[1], 3),
+                [f"conv{transposed}{n}d" for transposed in ("", "_transpose") for n in (1, 2, 3)],
+            ),
+        )
+        for name in names
+        for relu in ("", "_relu")
+        for dynamic in ("", "_dynamic")
+    },
+    "quantized.linear_dynamic_fp16": functools.partial(_quantized, rule=_linear),
+    **{
+        f"quantized.{name}{relu}": functools.partial(
+            lambda c, name: elementwise.arithmetic(name, *c.arguments[:2]), name=name
+        )
+        for name in ("add", "mul")
+        for relu in ("", "_relu")
+    },
+    "quantized.cat": lambda c: moves.other_copy(least_bytes(c.values)),
+    "quantized_max_pool2d": _quantized_pooling,
+    **dict.fromkeys(
+        ("quantize_per_tensor", "quantize_per_channel", "dequantize", "int_repr"),
+        lambda c: moves.other_copy(least_bytes(c.values), "a conversion of types"),
+    ),
+}
+
+
+# -----------------------------------------------------------------------------
 # Normalisations, softmax, losses, sums.
 
 
@@ -1123,6 +1176,7 @@ _MOVE_RULES: Final[Mapping[str, Callable[[AtenCall], Meaning]]] = {
 #: Rules by operator.
 RULES: Final[Mapping[str, Callable[[AtenCall], Meaning]]] = {
     **_PRODUCT_RULES,
+    **_QUANTIZED_RULES,
     **_WINDOW_RULES,
     **_ELEMENTWISE_RULES,
     **_ROW_RULES,

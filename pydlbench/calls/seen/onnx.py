@@ -20,11 +20,11 @@ from pydlbench.calls.meaning import (
     bytes_of_type,
     combine,
     complete,
+    of_types,
 )
 from pydlbench.errors import UnsupportedError
 from pydlbench.ops.pointwise import SELU
 from pydlbench.records.trace import RecordedCall
-from pydlbench.words import mixed_precision
 
 _PREFIX: Final = "onnx:"
 
@@ -266,30 +266,24 @@ def _channels_first(call: _OnnxCall) -> tuple[int, ...]:
 
 def _of_integers(call: _OnnxCall, part: Meaning, weights: str) -> Meaning:
     """Return a meaning with the types of source, weights and result."""
-    types = (call[0].dtype, weights, call.result.dtype)
-    word = mixed_precision(*types)
-    if word is None:
-        missing = f"no layer has the types {', '.join(types)}"
-        return replace(part, layers=(), layers_missing=missing, dtypes=(call[0].dtype,))
-    return replace(part, dtypes=(word,))
+    return of_types(part, call[0].dtype, weights, call.result.dtype)
 
 
 def _quantized_convolution(call: _OnnxCall) -> Meaning:
-    """Inputs of QLinearConv: source and weights with scale and zero point each; of ConvInteger."""
-    integer = call.node.operator == "ConvInteger"
-    weights = call[1] if integer else call[3]
-    bias = None if integer else call.optional(8)
+    """Inputs of QLinearConv: source and weights with scale and zero point each; of ConvInteger.
+
+    A bias, which every kernel adds before it rounds, is not counted.
+    """
+    weights = call[1] if call.node.operator == "ConvInteger" else call[3]
     window = _window(call, weights.shape[2:])
     groups = call.node.get("group", 1)
-    part = windows.convolution(
-        _channels_first(call), weights.shape, groups=groups, bias=bias is not None, **window
-    )
+    part = windows.convolution(_channels_first(call), weights.shape, groups=groups, **window)
     return _of_integers(call, part, weights.dtype)
 
 
 def _quantized_product(call: _OnnxCall) -> Meaning:
-    """Inputs: two matrices, each with scale and zero point unless the node is MatMulInteger."""
-    right = call[1] if call.node.operator == "MatMulInteger" else call[3]
+    """Inputs: two matrices, in some nodes each with scale and zero point."""
+    right = call[3 if call.node.operator in ("QLinearMatMul", "QGemm") else 1]
     left, columns = list(call[0].shape), list(right.shape)
     if call.node.get("transA"):
         left[-2:] = left[:-3:-1]
@@ -297,12 +291,15 @@ def _quantized_product(call: _OnnxCall) -> Meaning:
     if transposed:
         columns[-2:] = columns[:-3:-1]
     part = _matmul(left, columns, transposed=transposed)
+    if call[0].floating:  # the node rounds the left matrix
+        return of_types(part, "uint8", right.dtype, "float32")
     return _of_integers(call, part, right.dtype)
 
 
 def _global_pooling(call: _OnnxCall, mode: str) -> Meaning:
-    source = call[0].shape
-    return windows.adaptive_pooling(source, [1] * (len(source) - 2), mode=mode)
+    source = _channels_first(call)
+    part = windows.adaptive_pooling(source, [1] * (len(source) - 2), mode=mode)
+    return part if call[0].floating else _of_integers(call, part, "int8")
 
 
 #: Taps and coordinates of :func:`~pydlbench.calls.windows.resize` by ONNX's mode and coordinates;
@@ -456,6 +453,15 @@ def _pair(name: str, left: Value, right: Value) -> Meaning:
     """Return the meaning of an operator on two tensors with broadcasting."""
     rank = max(len(left.shape), len(right.shape))
     return elementwise.arithmetic(name, *(_with_rank(value, rank) for value in (left, right)))
+
+
+def _quantized_pair(call: _OnnxCall, name: str) -> Meaning:
+    """Inputs: two tensors, each with scale and zero point behind it."""
+    return _pair(name, call[0], call[3])
+
+
+def _quantized_activation(call: _OnnxCall) -> Meaning:
+    return elementwise.activation("sigmoid", call[0].shape, floating=False)
 
 
 def _with_rank(value: Value, rank: int) -> Value:
@@ -670,13 +676,19 @@ RULES: Final[Mapping[str, Callable[[_OnnxCall], Meaning | Sequence[Meaning]]]] =
     **dict.fromkeys(_VIEWS, lambda _: moves.view()),
     **dict.fromkeys(("Conv", "ConvTranspose", "FusedConv"), _convolution),
     **dict.fromkeys(("MaxPool", "NhwcMaxPool"), lambda c: _pooling(c, "max")),
-    "AveragePool": lambda c: _pooling(c, "avg"),
-    "GlobalAveragePool": lambda c: _global_pooling(c, "avg"),
+    **dict.fromkeys(("AveragePool", "QLinearAveragePool"), lambda c: _pooling(c, "avg")),
+    **dict.fromkeys(
+        ("GlobalAveragePool", "QLinearGlobalAveragePool"), lambda c: _global_pooling(c, "avg")
+    ),
     "GlobalMaxPool": lambda c: _global_pooling(c, "max"),
     "Resize": _resize,
     **dict.fromkeys(("MatMul", "FusedMatMul"), _product),
     **dict.fromkeys(("QLinearConv", "ConvInteger"), _quantized_convolution),
     **dict.fromkeys(("QLinearMatMul", "QGemm", "MatMulInteger"), _quantized_product),
+    **dict.fromkeys(("MatMulIntegerToFloat", "DynamicQuantizeMatMul"), _quantized_product),
+    "QLinearAdd": functools.partial(_quantized_pair, name="add"),
+    "QLinearMul": functools.partial(_quantized_pair, name="mul"),
+    **{f"QLinear{op}": _quantized_activation for op in ("Sigmoid", "LeakyRelu")},
     **dict.fromkeys(("Gemm", "FusedGemm"), _gemm),
     "Attention": _attention,
     "MultiHeadAttention": _attention_by_heads,
@@ -719,7 +731,8 @@ RULES: Final[Mapping[str, Callable[[_OnnxCall], Meaning | Sequence[Meaning]]]] =
     },
     "CumSum": _cumulative_sum,
     "ReduceLogSumExp": lambda c: _reduction(c, "logsumexp"),
-    **dict.fromkeys((*_OTHER_COPIES, *_QUANTISATIONS), lambda _: moves.other_copy()),
+    **dict.fromkeys(_OTHER_COPIES, lambda _: moves.other_copy()),
+    **dict.fromkeys(_QUANTISATIONS, lambda _: moves.other_copy(what="a conversion of types")),
     "Transpose": _transpose,
     "Concat": lambda c: moves.concat(c.given, c.node.get("axis", 0)),
     "Gather": _gather,

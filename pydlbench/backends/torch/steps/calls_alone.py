@@ -121,7 +121,8 @@ def prepare_calls(
     """
 
     def make(text: str) -> CallOperator:
-        call = CallOperator(parse(text), device, seed, wait, (operands or {}).get(text))
+        given = (operands or {}).get(text)
+        call = CallOperator(parse(text, made_up=given is None), device, seed, wait, given)
         call.run()
         with below_autograd():
             call.settle()  # as before each later run
@@ -167,12 +168,14 @@ class StepOperands(DispatchMode):
         if torch._C._current_graph_task_id() != -1:
             names |= {name.replace(_SUM, _SUM_IN_PLACE, 1) for name in names}
         names &= self._wanted - self.copied.keys()
-        plain = (
-            strided(tensor) and not (tensor.is_conj() or tensor.is_neg() or tensor.is_quantized)
-            for tensor in leaves([args, kwargs], torch.Tensor)
-        )
+        tensors = list(leaves([args, kwargs], torch.Tensor))
+        plain = (strided(each) and not (each.is_conj() or each.is_neg()) for each in tensors)
         if names and all(plain):
-            self.copied |= {name: copies(args, kwargs) for name in names}
+            if any(each.is_quantized for each in tensors):
+                operands = map_leaves((args, kwargs), _clone)
+                self.copied |= dict.fromkeys(names, operands)
+            else:
+                self.copied |= {name: copies(args, kwargs) for name in names}
         return func(*args, **kwargs)
 
 
@@ -211,6 +214,10 @@ def copies(
         return made.requires_grad_(graded and value.requires_grad)
 
     return map_leaves(arguments, copy), map_leaves(keywords, copy)
+
+
+def _clone(value: Any) -> Any:
+    return value.clone() if isinstance(value, torch.Tensor) else value
 
 
 def _end(tensor: torch.Tensor) -> int:

@@ -24,7 +24,7 @@ from torch.nn.modules.module import (
 )
 
 from pydlbench.backends.torch.dispatch import DispatchMode
-from pydlbench.backends.torch.steps.signature import signature
+from pydlbench.backends.torch.steps.signature import signature, unpacked
 from pydlbench.calls.groups import StepCall, distinct_calls
 from pydlbench.calls.seen.aten import leaves, map_leaves
 from pydlbench.records.trace import Direction, OperatorsFacts, RecordedCall
@@ -337,7 +337,8 @@ class DispatchRecorder(DispatchMode):
         if direction == "optimizer":
             self._pass_on(names, args, result)
         self._note_views(call)
-        call.bytes = sum(map(_bytes, leaves([args, kwargs, result], torch.Tensor)))
+        tensors = leaves([map_leaves([args, kwargs], unpacked), result], torch.Tensor)
+        call.bytes = sum(map(_bytes, tensors))
         return result
 
     def _pass_on(self, names: tuple[str, ...], args: tuple[Any, ...], result: Any) -> None:

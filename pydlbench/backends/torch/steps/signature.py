@@ -4,7 +4,8 @@ A signature is an expression of Python: ``aten.add.Tensor(float32[8, 4](4, 1), f
 tensor is its type, its shape in brackets and its strides in elements in parentheses. Keywords
 follow if they apply: ``at`` is the offset in bytes from a 64-byte boundary; ``of`` is the number of
 the tensor of this call, counted from 0, whose memory it shares (in that case ``at`` counts from the
-first byte of all that share it); ``on`` is a device other than the call's device. Values of tensors
+first byte of all that share it); ``on`` is a device other than the call's device. Packed
+weights of a quantized operator are the list of what they were packed from. Values of tensors
 are left out, although they change the time of a few calls (an embedding of one word is faster than
 of many).
 """
@@ -36,6 +37,7 @@ def signature(
         keywords: keyword arguments by name.
         device: device that the call runs on: ``cpu`` or ``cuda:N``.
     """
+    arguments, keywords = map_leaves((arguments, keywords), unpacked)
     tensors = list(filter(strided, leaves([arguments, keywords], torch.Tensor)))
     writer = _SignatureWriter(tensors, device)
     parts = [writer.text(value) for value in arguments]
@@ -90,6 +92,18 @@ class _SignatureWriter:
         return f"{str(tensor.dtype).removeprefix('torch.')}[{shape}]({', '.join(words)})"
 
 
+def unpacked(value: Any) -> Any:
+    """Return the weights and settings in an argument that packs them; others unchanged.
+
+    A convolution's are in the order of the arguments of ``aten::convolution``.
+    """
+    if not (isinstance(value, torch.ScriptObject) and value._has_method("unpack")):
+        return value
+    names = ("stride", "padding", "dilation", "transpose", "output_padding", "groups")
+    settings = names if value._has_method("stride") else ()
+    return [*value.unpack(), *(getattr(value, name)() for name in settings)]  # type: ignore[attr-defined]
+
+
 def first_byte(tensor: torch.Tensor) -> int:
     """Return the offset of a tensor in its memory, in bytes."""
     return int(tensor.storage_offset() * tensor.element_size())
@@ -121,15 +135,21 @@ class ParsedCall:
     keywords: dict[str, Any]
 
 
-def parse(text: str) -> ParsedCall:
+def parse(text: str, *, made_up: bool = True) -> ParsedCall:
     """Read a signature.
+
+    Args:
+        text: the signature.
+        made_up: whether operands are to be made up for the call.
 
     Raises:
         UnsupportedError: this PyTorch has no such operator, or an argument has no text.
     """
     words = read_call(text)
-    for lost in leaves([words.arguments, words.keywords], Unrecorded):
-        raise UnsupportedError(f"{words.name}: no operand can be made up for {lost.kind}")
+    lost = [each.kind for each in leaves([words.arguments, words.keywords], Unrecorded)]
+    lost += [each.dtype for each in words.values if each.dtype.startswith(("qint", "quint"))]
+    if made_up and lost:
+        raise UnsupportedError(f"{words.name}: no operand can be made up for {lost[0]}")
     return ParsedCall(
         function=_function(words.name),
         arguments=map_leaves(words.arguments, _value),

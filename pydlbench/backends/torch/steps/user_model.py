@@ -116,6 +116,13 @@ class UserTorchModel(UserModel, TorchSubject):
         super().change_fusion()
         self.step = TorchStep(self, self.definition)
 
+    def packed_types(self) -> set[str]:
+        """Return the types of the packed weights of quantized modules."""
+        modules = [each for each in self.module.modules() if "ao.nn" in type(each).__module__]
+        types = {each.weight().dtype for each in modules if callable(getattr(each, "weight", None))}
+        types |= {each.dtype for each in modules if hasattr(each, "_all_weight_values")}
+        return {str(dtype).removeprefix("torch.").removeprefix("q") for dtype in types}
+
     def fed(self, batch: Batch | None = None) -> tuple[Any, ...]:  # noqa: ARG002 - as its base class
         """Return the inputs, which are on the device."""
         return self.resident
