@@ -28,14 +28,14 @@ def backend():
     return create("cpu")
 
 
-def prepared(backend, problem, precision, fuse="none", pool=None):
+def prepared(backend, problem, precision, fuse="none", pool=None, mode="eager"):
     layer = parse_problem(problem, pool=pool)
     spec = KernelSpec(
         layer=layer,
         precision=precision,
         fuse=canonical_fusion(fuse),
         backend="torch",
-        mode="eager",
+        mode=mode,
     )
     return backend.prepare(spec, Preparation(brief=True, memory_bytes=1 << 30)).facts
 
@@ -55,6 +55,17 @@ def test_quantized_operators(backend, problem, precision, fuse, algorithm):
     facts = prepared(backend, problem, precision, fuse)
     assert algorithm in facts.algorithm
     assert facts.correct.status == "ok", facts.correct.detail
+
+
+@pytest.mark.deep
+@pytest.mark.skipif(not VNNI, reason="the CPU has no products of bytes")
+@pytest.mark.parametrize("problem", [PRODUCT, CONV])
+def test_quantized_operators_are_compiled_with_constant_weights(backend, problem):
+    arguments = (backend, problem, "u8s8u8", f"{POINTS}+bias+relu")
+    facts = prepared(*arguments, mode="frozen")
+    assert facts.correct.status == "ok", facts.correct.detail
+    with pytest.raises(UnsupportedError, match="--mode frozen"):
+        prepared(*arguments, mode="compiled")
 
 
 @pytest.mark.skipif(not VNNI, reason="the CPU has no products of bytes")

@@ -39,8 +39,6 @@ def variants_of(site: CompilationSite) -> list[Variant]:
         raise UnsupportedError(f"torch: no {layer.kind} in {spec.precision} here")
     if layer.op == "gemm" and layer.batch_count > 1:
         raise UnsupportedError(f"torch has no batched product in {spec.precision}")
-    if spec.mode == "frozen":
-        raise UnsupportedError("torch frozen: weights of integers are packed in eager mode, too")
     types = tensor_types(layer, spec.precision)
     result = types["dst"]
     if layer.op == "conv" and types["src"] != "u8":
@@ -67,6 +65,11 @@ def variants_of(site: CompilationSite) -> list[Variant]:
             raise UnsupportedError(
                 f"torch: quantized operators have no {op.text} here; nearest: --fuse bias-relu"
             )
+    if spec.mode == "compiled":
+        raise UnsupportedError(
+            "torch compiled: quantized operators are compiled with constant weights only; "
+            "nearest: --mode frozen"
+        )
     is_product = layer.op == "gemm"
     return [
         site.variant(
@@ -106,7 +109,7 @@ def _quantized(operands: TorchOperands, *, spec: KernelSpec) -> BoundFunction:
     scales = torch.ones(channels)
     if "weights_scale" in inputs:
         scales = scales * torch.from_numpy(inputs["weights_scale"])
-    bias = torch.from_numpy(inputs["bias"]) if "bias" in inputs else None
+    biases = [torch.from_numpy(inputs["bias"])] if "bias" in inputs else []
     source_numbers = numbers.get("src_scale", 1.0), int(numbers.get("src_zero_point", 0))
     result_numbers = numbers.get("dst_scale", 1.0), int(numbers.get("dst_zero_point", 0))
     relu = "relu" if any(op.name == "relu" for op in fused_ops(spec.fuse)) else "none"
@@ -126,11 +129,13 @@ def _quantized(operands: TorchOperands, *, spec: KernelSpec) -> BoundFunction:
         function = torch.ops.onednn.qconv2d_pointwise
     zeros = torch.zeros(channels, dtype=torch.int32)
 
-    def call(x: torch.Tensor, w: torch.Tensor) -> Any:
+    def call(x: torch.Tensor, w: torch.Tensor, *more: torch.Tensor) -> Any:
+        scales, zeros, *biases = more
+        bias = biases[0] if biases else None
         return function(x, *source_numbers, w, scales, zeros, bias, *sizes, *after)
 
     return BoundFunction(
         call,
-        (source, packed),
+        (source, packed, scales, zeros, *biases),
         lambda result: {"dst": as_array(result[None] if is_product else result)},
     )
