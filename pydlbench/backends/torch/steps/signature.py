@@ -101,7 +101,7 @@ def unpacked(value: Any) -> Any:
         return value
     names = ("stride", "padding", "dilation", "transpose", "output_padding", "groups")
     settings = names if value._has_method("stride") else ()
-    return [*value.unpack(), *(getattr(value, name)() for name in settings)]  # type: ignore[attr-defined]
+    return [*value.unpack(), *(getattr(value, name)() for name in settings)]
 
 
 def first_byte(tensor: torch.Tensor) -> int:
