@@ -226,12 +226,12 @@ def test_pixels_that_nothing_is_made_of_are_not_read(mode):
 
 
 def test_what_is_trained():
-    counts = {"bias": 7, "batchnorm": 14, "l2": 7, "sgd": 7, "momentum": 7}
-    counts |= {"layernorm": 2, "rmsnorm": 1, "groupnorm": 14, "prelu": 7}
+    counts = {"bias": 7, "batchnorm": 14, "l2": 7, "sgd": 7, "momentum": 7, "prelu": 7}
+    counts |= {"layernorm": 2, "rmsnorm": 1, "add-rmsnorm": 1, "groupnorm": 14}
     for key, op in OPS.items():
         if op.kind == "pointwise":
-            sizes = {"sources": (3, 4)} if key == "concat" else {"channels": 7}
-            assert build_layer(key, **sizes).weight_elements == counts.get(key, 0)
+            sizes = {"concat": {"sources": (3, 4)}, "rope": {"channels": 7, "width": 2}}
+            assert build_layer(key, **sizes.get(key, {"channels": 7})).weight_elements == counts.get(key, 0)
     assert parse_problem("gru:t5mb3slc7dhc4").weight_elements == 7 * 12 + 4 * 12 + 16
     assert parse_problem("g2ic4iw5oc6kw3").weight_elements == 6 * 2 * 3
     assert parse_problem("3x128x64:3x64x32").weight_elements == 3 * 64 * 32
