@@ -27,8 +27,14 @@ _FLAT |= {"one": {"batch": 1, "channels": 1}}
 _WEIGHTS = {"small": {"channels": 37}, "one": {"channels": 1}, "large": {"channels": 40_003}}
 
 
+# What has functions of frameworks, and no native kernel.
+_OF_FRAMEWORKS = ("swiglu", "rope", "add-rmsnorm")
+
+
 def _layers():
     for op, operation in ops_of_kind("pointwise").items():
+        if op in _OF_FRAMEWORKS:
+            continue
         sizes = (
             _WEIGHTS
             if operation.form == "weights"

@@ -113,6 +113,8 @@ def pointwise(draw: st.DrawFn) -> Layer:
             values[field.name] = draw(st.booleans())
         else:
             values[field.name] = draw(_NUMBERS.get(field.name, _REAL))
+    if op.name == "rope":  # two halves
+        values["width"] *= 2
     return op.build(**values)
 
 

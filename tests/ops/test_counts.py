@@ -231,7 +231,9 @@ def test_what_is_trained():
     for key, op in OPS.items():
         if op.kind == "pointwise":
             sizes = {"concat": {"sources": (3, 4)}, "rope": {"channels": 7, "width": 2}}
-            assert build_layer(key, **sizes.get(key, {"channels": 7})).weight_elements == counts.get(key, 0)
+            assert build_layer(
+                key, **sizes.get(key, {"channels": 7})
+            ).weight_elements == counts.get(key, 0)
     assert parse_problem("gru:t5mb3slc7dhc4").weight_elements == 7 * 12 + 4 * 12 + 16
     assert parse_problem("g2ic4iw5oc6kw3").weight_elements == 6 * 2 * 3
     assert parse_problem("3x128x64:3x64x32").weight_elements == 3 * 64 * 32
