@@ -62,8 +62,7 @@ def _tail(t: NDArray[Any], n: int) -> NDArray[Any]:
     if odd:
         inside = 2 / math.pi * (angle + inside)
     # Differences from one have no more precision; a probability is never exactly zero.
-    outside: NDArray[Any] = np.maximum(1 - inside, 1e-15)
-    return outside
+    return np.asarray(np.maximum(1 - inside, 1e-15))
 
 
 @lru_cache(maxsize=4096)

@@ -188,8 +188,7 @@ def _median_of_known(values: NDArray[Any]) -> NDArray[Any]:
     count = (~np.isnan(values)).sum(axis=-1, keepdims=True)
     ends = (np.maximum(count - 1, 0) // 2, np.minimum(count // 2, values.shape[-1] - 1))
     lower, upper = (np.take_along_axis(ordered, at, axis=-1) for at in ends)
-    medians: NDArray[Any] = ((lower + upper) / 2)[..., 0]
-    return medians
+    return np.asarray((lower + upper) / 2)[..., 0]
 
 
 def moderated(own: NDArray[Any], freedom: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:

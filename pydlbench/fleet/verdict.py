@@ -533,8 +533,7 @@ def or_none(values: NDArray[Any]) -> list[Any]:
     """Return numbers as lists, with None for NaN."""
     objects = values.astype(object)
     objects[np.isnan(values)] = None
-    every: list[Any] = objects.tolist()
-    return every
+    return list(objects.tolist())
 
 
 _WORDS: Final = {SLOW: "SLOWER", FAST: "FASTER"}

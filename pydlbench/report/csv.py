@@ -254,8 +254,7 @@ def to_parquet(runs: Iterable[tuple[RunRecord, Iterable[Entry]]]) -> bytes:
     )
     sink = pa.BufferOutputStream()
     parquet.write_table(table, sink, compression="zstd")
-    content: bytes = sink.getvalue().to_pybytes()
-    return content
+    return bytes(sink.getvalue())
 
 
 def _column(values: Sequence[Any]) -> tuple[str, list[Any]]:

@@ -175,8 +175,7 @@ def png(figure: Figure) -> bytes:
     Raises:
         PydlbenchError: vl-convert cannot be imported.
     """
-    drawn: bytes = _converter().vegalite_to_png(_whole(figure, LIGHT["paper"]), scale=2)
-    return drawn
+    return bytes(_converter().vegalite_to_png(_whole(figure, LIGHT["paper"]), scale=2))
 
 
 def _whole(figure: Figure, background: str | None) -> dict[str, Any]:

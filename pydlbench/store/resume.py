@@ -79,8 +79,7 @@ def _text(value: Any) -> str:
 
 def _plain(request: Mapping[str, Any]) -> dict[str, Any]:
     """Return a request after a round trip through JSON."""
-    plain: dict[str, Any] = json.loads(json.dumps(request))
-    return plain
+    return dict(json.loads(json.dumps(request)))
 
 
 # -----------------------------------------------------------------------------

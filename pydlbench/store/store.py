@@ -355,8 +355,7 @@ class Reader:
         rows = self._read(statement, (run_id,))
         if not rows:
             self.info(run_id)  # raises UsageError
-        row: tuple[Any, ...] = rows[0]
-        return row
+        return tuple(rows[0])
 
     def _read(self, statement: str, values: tuple[Any, ...] = ()) -> list[Any]:
         with translate_errors(self.path):

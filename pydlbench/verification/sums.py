@@ -113,8 +113,7 @@ class _Tensor:
         rest = [at for at, (name, _) in enumerate(parts) if name not in wanted]
         ordered = split.transpose(*itertools.chain(*axes), *rest, *range(len(parts), split.ndim))
         shape = [math.prod(parts[at][1] for at in group) for group in axes]
-        result: NDArray[Any] = ordered.reshape(*shape, *sides)
-        return result
+        return np.asarray(ordered.reshape(*shape, *sides))
 
     def like(self, array: NDArray[Any]) -> Self:
         """Return another tensor with the same axes."""

@@ -247,8 +247,7 @@ class Worker:
 
     def probe(self, name: str, **arguments: Any) -> dict[str, Any]:
         """Run a device probe in the worker."""
-        reply: dict[str, Any] = self.request(Probe(name, arguments))
-        return reply
+        return dict(self.request(Probe(name, arguments)))
 
     def request(
         self, operation: Operation, on_message: Callable[[dict[str, Any]], None] | None = None

@@ -190,5 +190,4 @@ def load_libraries(module: Any = None) -> dict[str, dict[str, str]]:
         raise BackendMissingError(
             f"{error}; pip install '.[{extra}]' installs it (or pip install {wheels})"
         ) from error
-    libraries: dict[str, dict[str, str]] = cuda.libraries()
-    return libraries
+    return dict(cuda.libraries())
