@@ -24,6 +24,8 @@ from pydlbench.store.place import user_path
 from pydlbench.units import merge_texts, without_numbers
 
 if TYPE_CHECKING:
+    import datetime as dt
+
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.run import RunRecord
     from pydlbench.records.step import StepRecord
@@ -147,10 +149,16 @@ def expecting(
         store: store with earlier runs; None if there is no store.
     """
     from pydlbench.records.measurement import OCCASIONS
+    from pydlbench.records.run import MAX_SEARCHED_RUNS, OCCASION_DISTANCE, start_time
 
-    if store is None or len(store.runs(limit=OCCASIONS)) < OCCASIONS:
+    occasions: list[dt.datetime] = []
+    for info in () if store is None else store.runs(limit=MAX_SEARCHED_RUNS):
+        begun = start_time(info.created_utc)
+        if begun and all(abs(begun - other) >= OCCASION_DISTANCE for other in occasions):
+            occasions.append(begun)
+    if store is None or len(occasions) < OCCASIONS:
         return rows
-    from pydlbench.compare.stored import add_predictions
+    from pydlbench.compare.stored import add_predictions  # loads NumPy
 
     return add_predictions(run, rows, store)
 

@@ -6,7 +6,6 @@ gives each row a prediction interval, in which its ratio lies if nothing has cha
 smallest change that can be detected.
 """
 
-import datetime as dt
 import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
@@ -49,7 +48,7 @@ from pydlbench.compare.statistics import (
 )
 from pydlbench.errors import UsageError
 from pydlbench.records.measurement import LATER_LEVEL, OCCASIONS, Expected, Measurement
-from pydlbench.records.run import RunRecord, start_time
+from pydlbench.records.run import MAX_SEARCHED_RUNS, OCCASION_DISTANCE, RunRecord, start_time
 from pydlbench.store.place import machine_name
 from pydlbench.store.store import Reader
 
@@ -236,10 +235,6 @@ def _clock_logs(pairs: Sequence[Pair]) -> NDArray[Any]:
 # Twenty replicates give a standard deviation within 16 %; more would only take time to read.
 _MAX_RUNS: Final = 20
 _MAX_ROWS: Final = 20_000
-# Maximum number of stored runs that are searched for replicates.
-_MAX_SEARCHED_RUNS: Final = 200
-# Minimum time between independent runs: runs close to each other have the same conditions.
-_MIN_DISTANCE: Final = dt.timedelta(minutes=30)
 
 
 def repeats(own: Side, other: Side) -> bool:
@@ -296,7 +291,7 @@ def repetitions(
     own = {} if side.run_id in excluded else seconds_of(side, keys)
     runs = [(start_time(side.created_utc), own)] if own else []
     read = 0
-    for info in store.runs(limit=_MAX_SEARCHED_RUNS):
+    for info in store.runs(limit=MAX_SEARCHED_RUNS):
         if len(runs) == _MAX_RUNS:
             break
         if info.id in (side.run_id, *excluded) or info.status in ("running", "killed"):
@@ -307,7 +302,7 @@ def repetitions(
         if start is None:
             continue
         near = next(
-            (rows for time, rows in runs if time and abs(start - time) < _MIN_DISTANCE), None
+            (rows for time, rows in runs if time and abs(start - time) < OCCASION_DISTANCE), None
         )
         if near is not None and all(name in near for name in keys):
             continue

@@ -38,6 +38,12 @@ def _is_pydlbench(program: str) -> bool:
     return path.name == _PROGRAM or path.parts[-2:] == (_PROGRAM, "__main__.py")
 
 
+#: Maximum number of stored runs that are searched for replicates of a run.
+MAX_SEARCHED_RUNS: Final = 200
+#: Minimum time between independent runs: runs close to each other have the same conditions.
+OCCASION_DISTANCE: Final = dt.timedelta(minutes=30)
+
+
 def start_time(created_utc: str) -> dt.datetime | None:
     """Return the start of a run; None if a foreign document has another format."""
     try:

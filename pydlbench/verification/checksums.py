@@ -223,7 +223,7 @@ def choose_pixels(
         flat = rng.integers(0, total, count)
         chosen = min(len(corners), count // 2)
         flat[:chosen] = corners[:chosen]
-        flat = np.unique(flat)
+        flat = np.array(sorted(set(flat.tolist())))  # unique() would load masked arrays
     image, *place = np.unravel_index(flat, shape)
     return Pixels(image=image, place=tuple(place))
 
