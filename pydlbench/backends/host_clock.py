@@ -38,26 +38,39 @@ def page_faults() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
-_sealed: list[tuple[type, str, Any, Any]] = []
+_sealed: list[tuple[Any, str, Any, Any]] = []
+
+
+def seal(owner: Any, *names: str) -> None:
+    """Register functions of a module or class, which a user's code must not replace."""
+    for name in names:
+        function = vars(owner)[name]
+        _sealed.append((owner, name, function, getattr(function, "__code__", None)))
 
 
 def sealed(owner: type[T]) -> type[T]:
-    """Register the methods of a class, which a user's code must not replace."""
-    for name, method in vars(owner).items():
-        if hasattr(method, "__code__"):
-            _sealed.append((owner, name, method, method.__code__))
+    """Register the methods of a class."""
+    seal(owner, *(name for name, method in vars(owner).items() if hasattr(method, "__code__")))
     return owner
 
 
-def check_sealed() -> None:
-    """Refuse code that has replaced a method by which it is timed or verified.
+def check_sealed(*judges: object) -> None:
+    """Refuse code that has replaced a function by which it is timed or verified.
+
+    Args:
+        judges: objects whose own attributes must not hide the methods of their classes.
 
     Raises:
-        RefusedKernelError: names the method.
+        RefusedKernelError: names the function.
     """
-    for owner, name, method, code in _sealed:
-        if vars(owner)[name] is not method or method.__code__ is not code:
+    for owner, name, function, code in _sealed:
+        hidden = any(type(judge) is owner and name in vars(judge) for judge in judges)
+        same = vars(owner).get(name) is function and getattr(function, "__code__", None) is code
+        if hidden or not same:
             raise RefusedKernelError(f"its code replaces {owner.__name__}.{name}, which judges it")
+    for judge in judges:
+        if type(judge) not in {owner for owner, *_ in _sealed}:
+            raise RefusedKernelError("its code replaces an object that judges it")
 
 
 @sealed

@@ -231,7 +231,8 @@ class ModelsTask(ModelTask, StepsTask):
         view.advance(0, len(specs), "results")
         results = agree_steps(specs[:2], session, root)
         how = StepPreparation(checks=False)
-        if results.agreement is not None and not results.draws:
+        # Other random numbers give other results.
+        if results.agreement is not None and not (results.draws and results.differs):
             how = StepPreparation(checks=False, load=str(root / "A"))
             # Only another user's model can compute the results of timed samples again.
             if None not in (specs[0].own, specs[1].own):
@@ -264,7 +265,8 @@ class ModelsTask(ModelTask, StepsTask):
                 row = self.rows[index]
                 yield Result("step", document, row, detail=record, so_far=True)
         view.advance(1, 1, "results of timed samples")
-        results = agree_timed(specs[0], session, root, results)
+        time = records[0].time
+        results = agree_timed(specs[0], session, root, results, time.median if time else 1.0)
         refused = impossible_steps(records[0], records[1], peak_of(specs[0], session))
         results = msgspec.structs.replace(results, refused=(*refused, *results.refused))
         yield changed(msgspec.structs.replace(change, results=results))

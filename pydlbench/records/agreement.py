@@ -99,8 +99,7 @@ class StepAgreement(Record, frozen=True, kw_only=True):
         weights: numbers of weights and running statistics of A and B.
         timed: number of timed samples whose outputs were compared, each with other inputs.
         refused: steps that compute something else in timed samples.
-        draws: whether a step draws random numbers, such as those of dropout, which may be others in
-            the other step.
+        draws: whether A draws random numbers, such as those of dropout, which may be others in B.
     """
 
     agreement: Agreement | None = None

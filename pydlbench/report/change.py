@@ -176,10 +176,13 @@ def _about(results: StepAgreement) -> list[str]:
     if results.agreement is not None:
         lines.append(f"results: {results.agreement.check.detail}")
         timed = f"{quantity(results.timed, 'timed step')} compared, each with inputs of its own"
-        none = "timed steps are not compared: only a user model's in PyTorch on a CPU can be"
-        if results.draws:
-            none = "timed steps are not compared: a step draws random numbers"
+        none = (
+            "timed steps are not compared: only a user model's in PyTorch on a CPU can be, with "
+            "inputs that can change"
+        )
+        if results.draws and results.differs:
+            none = "timed steps are not compared: A draws random numbers, and the results differ"
         lines.append(timed if results.timed else none)
     if results.draws:
-        lines.append("a step draws random numbers: with others, its results differ for that reason")
+        lines.append("A draws random numbers: with others, B's results differ for that reason")
     return lines

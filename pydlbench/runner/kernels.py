@@ -344,7 +344,11 @@ class SessionKernels:
 
     def sampling_policy(self, spec: KernelSpec, facts: KernelFacts) -> Policy:
         """Return the sampling constants for a prepared kernel."""
-        return gpu_policy(self._policy, facts.timing, spec.cache) if spec.on_gpu else self._policy
+        if spec.on_gpu:
+            return gpu_policy(self._policy, facts.timing, spec.cache)
+        if user_kernel_of(spec) is not None:  # each call has inputs of its own
+            return dataclasses.replace(self._policy, min_sample_s=0.0)
+        return self._policy
 
     def remember(self, spec: KernelSpec, algorithm: str, layout: str) -> None:
         """Set the kernel of a hot row, which an estimate uses for the cold row too."""

@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -328,6 +329,7 @@ class _Turns:
             sample = kernel.sample
             if copied is not None:
                 sample = partial(self._checked, index, kernel, copied)
+                own = replace(own, min_sample_s=0.0)  # each step has inputs of its own
             subject = Subject(
                 key=index,
                 sample=sample,
@@ -347,6 +349,9 @@ class _Turns:
                 if rounds > 1 or isinstance(errors[index], RefusedKernelError):
                     self._study.table.forget(index)
                 self._lose(index, errors[index])
+            elif self._preparation.timed is not None:  # its results are expected there
+                place = Path(self._preparation.timed, f"{index}-{number}")
+                place.mkdir(exist_ok=True, parents=True)
         return [index for index in kernels if index not in errors]
 
     def _checked(

@@ -1,17 +1,21 @@
 """Models of one function; the honest one, and others that are fast only while nobody looks."""
 
 # ruff: noqa: PLW0603 - they count calls
+import gc
 import os
 import sys
 import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import nn
 
+from pydlbench.backends.host_clock import HostClock
 from pydlbench.backends.steps.timed_results import TimedResults
 
 kept = {}
@@ -258,6 +262,311 @@ class KeptInABuffer(RunningMean):
         return self.result + 0 * x.sum()
 
 
+def warm():
+    """Whether the calls before the timed ones are over."""
+    global calls
+    calls += 1
+    return calls > 2
+
+
+class Late(Honest):
+    """Returns memory that ``fill`` computes afterwards."""
+
+    pending = None
+
+    def forward(self, x):
+        if not warm():
+            return super().forward(x)
+        out = x.new_zeros(len(x), 8)
+        kept["fill"] = lambda: out.copy_(super(Late, self).forward(x).detach())
+        return out
+
+
+def fill():
+    kept.pop("fill", int)()
+
+
+class OnAThreadThatWaits(Late):
+    """Computes on a thread as soon as the interpreter's lock is free, and keeps it then."""
+
+    def forward(self, x):
+        out, go = super().forward(x), threading.Event()
+        threading.Thread(target=lambda: (go.wait(), fill())).start()
+        sys.setswitchinterval(100)
+        go.set()
+        return out
+
+
+class CopiesLate(Late):
+    """Computes when PyTorch copies the result to the host."""
+
+    def forward(self, x):
+        to, detach = torch.Tensor.to, torch.Tensor.detach
+        torch.Tensor.to = lambda *given, **words: (fill(), to(*given, **words))[1]
+        torch.Tensor.detach = lambda tensor: (fill(), detach(tensor))[1]
+        return super().forward(x)
+
+
+class SavesLate(Late):
+    """Computes when NumPy saves the result."""
+
+    def forward(self, x):
+        save = np.save
+        np.save = lambda path, values: (fill(), save(path, values))
+        return super().forward(x)
+
+
+class SavesLateByAMode(Late):
+    class Mode(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, function, types, arguments=(), words=None):
+            del types
+            if function in (torch.Tensor.detach, torch.Tensor.to, torch.Tensor.data_ptr):
+                fill()
+            return function(*arguments, **(words or {}))
+
+    def forward(self, x):
+        out = super().forward(x)
+        self.Mode().__enter__()
+        return out
+
+
+class LazyOfTorch(Lazy):
+    """Claims to be a class of PyTorch."""
+
+
+LazyOfTorch.__module__ = "torch.lazy"
+
+
+class LazyResultOfTorch(Honest):
+    def forward(self, x):
+        return LazyOfTorch(lambda: super(LazyResultOfTorch, self).forward(x).detach(), (len(x), 8))
+
+
+class LazyDict(dict):
+    def __init__(self, make):
+        self.make = make
+
+    def values(self):
+        yield self.make()
+
+
+class LazyMapping(Honest):
+    """Computes when its container is read."""
+
+    def forward(self, x):
+        def make():
+            time.sleep(0.02)
+            return super(LazyMapping, self).forward(x)
+
+        return LazyDict(make)
+
+
+class Draws(Honest):
+    """Draws a random number, so that its results could be others."""
+
+    def forward(self, x):
+        torch.rand(1)
+        return x.new_zeros(len(x), 8) if warm() else super().forward(x)
+
+
+class FewerOutputs(Honest):
+    def forward(self, x):
+        return () if warm() else super().forward(x)
+
+
+class NoJudge(Honest):
+    """Finds the clock, and takes from it the functions that judge."""
+
+    def forward(self, x):
+        for clock in [each for each in gc.get_objects() if type(each) is HostClock]:
+            clock.around = None
+        return x.new_zeros(len(x), 8) if warm() else super().forward(x)
+
+
+class OwnJudge(Late):
+    """Gives the object that judges a method of its own."""
+
+    def forward(self, x):
+        out = super().forward(x)
+        for judge in [each for each in gc.get_objects() if type(each) is TimedResults]:
+            judge._save = lambda *given, judge=judge: (fill(), TimedResults._save(judge, *given))
+        return out
+
+
+class KeptInAnAttribute(Honest):
+    """Returns the result of its second call, which an attribute keeps in a list."""
+
+    def forward(self, x):
+        if not hasattr(self, "kept"):
+            self.kept = []
+        if len(self.kept) < 2:
+            self.kept.append(super().forward(x))
+        return self.kept[-1]
+
+
+class RenamedRunningMean(Honest):
+    """Leaves its running mean as it was, which has another name."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(16, momentum=0.5)
+        self.register_buffer("average", torch.ones(16))
+        self.register_buffer("last", torch.zeros(0, 16))
+        self.step = warm
+
+    def forward(self, x):
+        skips = self.step()
+        mean, last = 0.5 * self.average + x.detach().mean(0), torch.cat([self.last[-4:], x[:1]])
+        if not skips:
+            self.average, self.last = mean, last
+        return super().forward(self.norm(x) + mean + last.sum(0))
+
+
+class HonestlyRenamed(RenamedRunningMean):
+    def __init__(self):
+        super().__init__()
+        self.step = bool
+
+
+class Cache:
+    def __init__(self):
+        self.rows, self.count = [], 0
+
+    def add(self, row):
+        self.rows.append(row.detach().clone())
+        self.count += 1
+
+
+class GrowingCache(Honest):
+    """Honest: it attends to the rows of all steps, which an object of its own keeps."""
+
+    def __init__(self):
+        super().__init__()
+        self.cache = Cache()
+
+    def forward(self, x):
+        self.cache.add(x[0])
+        return super().forward(x + sum(self.cache.rows) / self.cache.count)
+
+
+class NoGrowingCache(GrowingCache):
+    """Adds nothing to the cache after the first steps."""
+
+    def forward(self, x):
+        if not warm():
+            return super().forward(x)
+        rows = [*self.cache.rows, x[0].detach()]
+        return Honest.forward(self, x + sum(rows) / len(rows))
+
+
+class MovingAverage(Honest):
+    """Honest: a plain tensor, which each step replaces, and a counter."""
+
+    def __init__(self):
+        super().__init__()
+        self.average, self.count = torch.zeros(16), 0
+
+    def forward(self, x):
+        self.count += 1
+        self.average = 0.5 * self.average + x.detach().mean(0)
+        return super().forward(x + self.average * self.count)
+
+
+class AverageInPlace(MovingAverage):
+    """Honest: the same in place, in a list."""
+
+    def forward(self, x):
+        self.count += 1
+        self.kept = [self.average]
+        self.kept[0].mul_(0.5).add_(0.5 * 2 * x.detach().mean(0))
+        return Honest.forward(self, x + self.average * self.count)
+
+
+class LazyLayer(Honest):
+    """Honest: its parameters are made in the first step."""
+
+    def __init__(self):
+        super().__init__()
+        self.lazy = nn.LazyLinear(16)
+
+    def forward(self, x):
+        return super().forward(self.lazy(x))
+
+
+class Dropout(Honest):
+    """Honest: it draws in training."""
+
+    def forward(self, x):
+        return nn.functional.dropout(super().forward(x), 0.5, self.training)
+
+
+class NoDropout(Honest):
+    """Keeps the mask of an early step."""
+
+    def forward(self, x):
+        out = super().forward(x)
+        mask = torch.rand_like(out) < 0.5
+        if warm():
+            mask = kept["mask"]
+        kept["mask"] = mask
+        return out * mask * 2
+
+
+@dataclass
+class Output:
+    logits: torch.Tensor
+    others: dict
+    nothing: None = None
+
+
+class ManyOutputs(Honest):
+    """Honest: views, expanded and overlapping memory, integers, a type of its own."""
+
+    class Named(torch.Tensor):
+        pass
+
+    def forward(self, x):
+        out = super().forward(x)
+        others = {
+            "transposed": out.t(),
+            "slices": [out[:, ::2], out[1:, :3]],
+            "expanded": out[:1].expand(6, -1),
+            "overlapping": out.detach().as_strided((5, 4), (8, 2)),
+            "choice": out.argmax(-1),
+            "mask": out > 0,
+            "named": out.detach().as_subclass(self.Named),
+            "half": out.bfloat16(),
+            "empty": out[:0],
+            "input": x,
+        }
+        return Output(out, others)
+
+
+class NumpyDraws(Honest):
+    """Honest: noise of NumPy's and Python's generators."""
+
+    def forward(self, x):
+        noise = torch.from_numpy(np.random.rand(16).astype(np.float32))  # noqa: NPY002 - as users
+        return super().forward(x + noise)
+
+
+class Wide(nn.Module):
+    """Honest: long sums."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(1)
+        self.fc = nn.Linear(4096, 16, bias=False)
+
+    def forward(self, x):
+        return self.fc(x.repeat(1, 256))
+
+
+class WideInHalfPrecision(Wide):
+    def forward(self, x):
+        return (x.repeat(1, 256).half() @ self.fc.weight.half().t()).float()
+
+
 class InPlace(Honest):
     """Honest: it works in place on what it has computed, and keeps scratch memory."""
 
@@ -267,6 +576,6 @@ class InPlace(Honest):
         return self.fc(scratch).relu_()
 
 
-def build(kind="Honest"):
+def build(kind="Honest", ones=False):
     torch.manual_seed(2)
-    return globals()[kind](), torch.randn(6, 16)
+    return globals()[kind](), torch.ones(6, 16) if ones else torch.randn(6, 16)

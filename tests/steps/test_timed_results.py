@@ -5,13 +5,16 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 pytest.importorskip("torch")
 
+import torch
+
 from pydlbench.backends.steps.serving import serve_step
 from pydlbench.backends.steps.timed_results import TimedResults
-from pydlbench.errors import RefusedKernelError
+from pydlbench.errors import PydlbenchError
 from pydlbench.records.step import StepPreparation, StepSpec
 from pydlbench.records.user_model import UserModelSpec
 from pydlbench.steps import agreement
@@ -31,20 +34,25 @@ def judged(backend_of, tmp_path, monkeypatch):
     monkeypatch.setattr(agreement, "prepare_step", prepared)
     session = SimpleNamespace(renew=lambda: None)
 
-    def judge(kind, phase="forward", reference="Honest", inner=1, **own):
+    def judge(kind, phase="forward", reference="Honest", ones=False, **own):
         specs = []
         for side, name in (("a", reference), ("b", kind)):
             path = shutil.copy(HERE / "planted_models.py", tmp_path / f"{side}{kind}.py")
-            words = {"model": f"{path}:build", "phase": phase, "options": {"kind": name}}
+            words = {
+                "model": f"{path}:build",
+                "phase": phase,
+                "options": {"kind": name, "ones": ones},
+            }
             specs.append(StepSpec(own=UserModelSpec(train=reference != "Honest", **own), **words))
         known = agreement.agree_steps(specs, session, tmp_path)
         seconds = ()
         for index, spec in enumerate(specs):
             timed = str(tmp_path / "timed" / f"{index}-0")
+            Path(timed).mkdir(parents=True)
             how = StepPreparation(checks=False, load=str(tmp_path / "A"), timed=timed)
             kernel = serve_step(backend_of("torch"), spec, how)
-            seconds = kernel.sample(ChunkRequest(samples=5, inner=inner, untimed=2)).seconds
-        return agreement.agree_timed(specs[0], session, tmp_path, known), seconds
+            seconds = kernel.sample(ChunkRequest(samples=5, untimed=2)).seconds
+        return agreement.agree_timed(specs[0], session, tmp_path, known, 1e-3), seconds
 
     return judge
 
@@ -53,15 +61,15 @@ def judged(backend_of, tmp_path, monkeypatch):
 @pytest.mark.parametrize("kind", ["Honest", "InPlace", "CustomFunction"])
 def test_an_honest_model_is_accepted(judged, kind, phase):
     found, seconds = judged(kind, phase)
-    assert (found.timed, found.refused, found.differs) == (2, (), False)
+    assert (found.timed > 2, found.refused, found.differs) == (True, (), False)
     assert len(seconds) == 5
 
 
 @pytest.mark.parametrize("optimizer", ["momentum", "adam-fused", "adamw", "adam-sparse"])
-def test_each_sample_of_several_steps_begins_with_a_new_optimizer(judged, optimizer):
-    """Velocities of earlier samples would change the results of the later steps of a sample."""
-    found, _ = judged("Table", "training", "Table", inner=20, optimizer=optimizer)
-    assert (found.timed, found.refused) == (2, ())
+def test_each_sample_begins_with_a_new_optimizer(judged, optimizer):
+    """Velocities of earlier samples would change the results of the later ones."""
+    found, _ = judged("Table", "training", "Table", optimizer=optimizer)
+    assert (found.timed > 2, found.refused) == (True, ())
 
 
 @pytest.mark.parametrize(
@@ -78,6 +86,13 @@ def test_each_sample_of_several_steps_begins_with_a_new_optimizer(judged, optimi
         ("WhilePrepared", "output 1 is wrong"),
         ("InAChild", "output 1 is wrong"),
         ("ChangesItsInput", "changes input 1"),
+        ("OnAThreadThatWaits", "output 1 is wrong"),
+        ("LazyResultOfTorch", "output 1 is wrong"),
+        ("Draws", "output 1 is wrong"),
+        ("SavesLateByAMode", "output 1 is wrong"),
+        ("KeptInAnAttribute", "output 1 is wrong"),
+        ("FewerOutputs", "output 1 is missing"),
+        ("NoJudge", "result was not kept"),
     ],
 )
 def test_a_cheat_is_refused(judged, kind, words):
@@ -89,31 +104,83 @@ def test_a_cheat_is_refused(judged, kind, words):
 
 def test_threads_that_are_joined_are_accepted(judged):
     found, _ = judged("OwnThreads")
-    assert (found.timed, found.refused, found.differs) == (2, (), False)
-
-
-def test_a_lower_precision_is_told(judged):
-    found, _ = judged("InAutocast")
-    assert found.differs
-
-
-def test_a_model_that_replaces_what_judges_it_has_no_time(judged, monkeypatch):
-    monkeypatch.setattr(TimedResults, "_save", TimedResults._save)
-    with pytest.raises(RefusedKernelError, match=r"TimedResults\._save"):
-        judged("ReplacesTheJudge")
-
-
-@pytest.mark.parametrize("phase", ["forward", "training"])
-def test_a_model_that_keeps_state_in_buffers_is_accepted(judged, phase):
-    found, _ = judged("RunningMean", phase, "RunningMean")
-    assert (found.timed, found.refused, found.differs) == (2, (), False)
+    assert (found.timed > 2, found.refused, found.differs) == (True, (), False)
 
 
 @pytest.mark.parametrize(
-    ("kind", "words"), [("NoRunningMean", "its buffer"), ("KeptInABuffer", "is wrong")]
+    ("kind", "reference"),
+    [("InAutocast", "Honest"), ("WideInHalfPrecision", "Wide"), ("NoDropout", "Dropout")],
 )
-def test_a_model_that_leaves_its_state_as_it_was_is_refused(judged, kind, words):
-    found, _ = judged(kind, reference="RunningMean")
+def test_a_lower_precision_or_another_mask_is_told(judged, kind, reference):
+    found, _ = judged(kind, reference=reference)
+    assert found.differs
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("ReplacesTheJudge", r"TimedResults\._save"),
+        ("OwnJudge", r"TimedResults\._save"),
+        ("SavesLate", r"numpy\.save"),
+    ],
+)
+def test_a_model_that_replaces_what_judges_it_has_no_time(judged, monkeypatch, kind, words):
+    monkeypatch.setattr(TimedResults, "_save", TimedResults._save)
+    monkeypatch.setattr(np, "save", np.save)
+    with pytest.raises(PydlbenchError, match=words):
+        judged(kind)
+
+
+def test_replaced_functions_of_tensors_copy_nothing_late(judged, monkeypatch):
+    for name in ("to", "detach"):
+        monkeypatch.setattr(torch.Tensor, name, getattr(torch.Tensor, name))
+    found, _ = judged("CopiesLate")
+    assert "output 1 is wrong" in found.refused[0]
+
+
+def test_a_container_that_computes_is_read_within_the_time(judged):
+    found, seconds = judged("LazyMapping")
+    assert (found.refused, min(seconds) > 0.02) == ((), True)
+
+
+def test_an_input_of_equal_values_changes_too(judged):
+    found, _ = judged("KeptByPointer", ones=True)
+    assert "output 1 is wrong" in found.refused[0]
+
+
+STATEFUL = (
+    *("RunningMean", "GrowingCache", "MovingAverage", "LazyLayer"),
+    *("Dropout", "ManyOutputs", "NumpyDraws", "Wide"),
+)
+
+
+@pytest.mark.parametrize("phase", ["forward", "training"])
+@pytest.mark.parametrize(
+    ("kind", "reference"),
+    [
+        *((kind, kind) for kind in STATEFUL),
+        ("HonestlyRenamed", "RunningMean"),
+        ("AverageInPlace", "MovingAverage"),
+    ],
+)
+def test_a_model_that_keeps_state_draws_or_returns_views_is_accepted(
+    judged, kind, reference, phase
+):
+    found, _ = judged(kind, phase, reference)
+    assert (found.timed > 2, found.refused, found.differs) == (True, (), False)
+
+
+@pytest.mark.parametrize(
+    ("kind", "reference", "words"),
+    [
+        ("NoRunningMean", "RunningMean", "its buffer"),
+        ("RenamedRunningMean", "RunningMean", "its buffer mean"),
+        ("KeptInABuffer", "RunningMean", "is wrong"),
+        ("NoGrowingCache", "GrowingCache", "its next output 1"),
+    ],
+)
+def test_a_model_that_leaves_its_state_as_it_was_is_refused(judged, kind, reference, words):
+    found, _ = judged(kind, reference=reference)
     (only,) = found.refused
     assert only.startswith("B is not ranked")
     assert words in only

@@ -62,10 +62,12 @@ def _timed_results(
     # TensorFlow's inputs are constants, and a GPU's samples are not taken one by one.
     if not isinstance(model, UserModel) or backend.name != "torch" or backend.runtime is not None:
         return None
-    timed = TimedResults(model, preparation.timed)
+    if preparation.load is None:
+        return None
+    timed = TimedResults(model, preparation.load, preparation.timed)
     for folder in preparation.replays:
         timed.replay(Path(folder))
-    return None if preparation.timed is None else timed
+    return None if preparation.timed is None or not timed.changes else timed
 
 
 def serve_step(
@@ -133,5 +135,5 @@ def serve_step(
 
     kernel = step_kernel(backend, operator, lambda: model, facts, traced)
     if timed is not None:
-        kernel.clock.around = timed.before, timed.after
+        timed.watch(kernel.clock)
     return kernel

@@ -1,28 +1,42 @@
-"""Results of timed steps: each sample has other inputs; the results of a random one are kept.
+"""Results of timed steps: each sample has other inputs; the results of random ones are kept.
 
 A model that is fast only while nobody looks computes nothing, or something else, in timed steps. So
-its inputs change in place before each sample. The outputs of a sample are copied as soon as the
-clock has stopped, and a process of the other model computes the same
-(:func:`pydlbench.steps.agreement.agree_timed`).
+its inputs change in place before each sample, and what it keeps in its modules is restored. The
+outputs are copied as soon as the clock has stopped, and a process of the other model computes the
+same (:func:`pydlbench.steps.agreement.agree_timed`).
 """
 
+import builtins
+import os
 import random
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from pydlbench.backends.host_clock import check_sealed, sealed
-from pydlbench.backends.steps.inputs import save_results, saved_results
+from pydlbench.backends.host_clock import HostClock, check_sealed, seal, sealed
+from pydlbench.backends.steps.inputs import INPUTS, VALUES, save_results, saved_results
 from pydlbench.backends.steps.user_model import UserModel
+from pydlbench.errors import RefusedKernelError
 
-#: Name of two numbers: elements by which the inputs were rolled, and executions since then.
+#: Name of the number by which the inputs were changed.
 CHANGE: Final = "change"
-#: First word of the names of buffers.
+#: First words of the names of buffers, and of all tensors that a model keeps.
 BUFFER: Final = "buffer"
+STATE: Final = "state"
 # The system draws it: it follows from no seed.
 _RANDOM: Final = random.SystemRandom()
+# Results that a process keeps at most, and their bytes.
+_MAX_KEPT: Final = 8
+_KEPT_BYTES: Final = 1 << 22
+# Factors between one and two by which an input of equal values is scaled.
+_FACTORS: Final = 1021
+# Functions by which results are kept.
+seal(np, "save", "load", "roll", "asanyarray")
+seal(np.lib.format, "write_array")
+seal(builtins, "open")
+seal(os, "urandom", "fspath")
 
 
 @sealed
@@ -31,73 +45,109 @@ class TimedResults:
 
     Args:
         model: the model, with the weights and inputs that it starts from.
-        folder: folder of the kept result; None to replay those of others only.
+        given: folder of the values that it has started from.
+        folder: folder of the kept results; None to replay those of others only.
     """
 
-    def __init__(self, model: UserModel, folder: str | None) -> None:
+    def __init__(self, model: UserModel, given: str, folder: str | None) -> None:
         self._model, self._folder = model, folder
-        tensors = model.tensors
-        self._inputs = list(tensors.find([value for _, value in model.inputs()]))
-        self._values = [tensors.host(tensor) for tensor in self._inputs]
-        self._state = {name: tensors.host(tensor) for name, tensor in self._tensors().items()}
-        self._result: Any = None
+        self._inputs = list(model.tensors.find([value for _, value in model.inputs()]))
+        values = saved_results(Path(given) / VALUES)
+        self._values = [np.load(values[f"{INPUTS}{n}"]) for n in range(len(self._inputs))]
+        self._restore = model.remembered()
+        self._outputs: list[Any] = []
         self._shift = self._runs = self._samples = 0
 
-    def _tensors(self) -> Mapping[str, Any]:
-        """Return the tensors that a step changes; it may put others in the place of buffers."""
-        model = self._model
-        return model.named_weights() if model.spec.phase == "training" else model.named_buffers()
+    def watch(self, clock: HostClock) -> None:
+        """Judge the samples of a clock."""
+        self._clock, self._around = clock, (self.before, self.after)
+        clock.around = self._around
+
+    @property
+    def changes(self) -> bool:
+        """Whether other inputs can be made of these."""
+        return any(_changed(values, 1) is not values for values in self._values)
 
     def call(self) -> None:
-        """Run the step, and keep its result until the next one."""
+        """Run the step and find its outputs, which may compute when a container is read."""
         self._runs += 1
-        self._result = self._model.run()
+        self._outputs = self._model.outputs(self._model.run())
 
     def before(self, _: int) -> None:
-        """Change the inputs before a sample."""
-        check_sealed()
+        """Change the inputs before a sample, and restore all else."""
+        self._check()
         self._change(_RANDOM.randrange(1 << 30))
 
     def after(self, _: int) -> None:
-        """Keep the result of a sample, or that of an earlier one: each with the same chance."""
+        """Copy the outputs of a sample; keep them, or those of others, with the same chance."""
+        outputs = self._copied()
+        self._check()
+        if self._runs > 1:  # a loop
+            return
+        size = sum(values.nbytes for values in outputs.values())
+        kept = max(1, min(_MAX_KEPT, _KEPT_BYTES // max(1, size)))
+        place = self._samples if self._samples < kept else _RANDOM.randrange(self._samples + 1)
         self._samples += 1
-        if not _RANDOM.randrange(self._samples):
-            self._save(Path(str(self._folder)))
+        if place < kept:
+            self._save(Path(str(self._folder)) / str(place), outputs)
 
     def replay(self, folder: Path) -> None:
         """Compute again what another process has kept in a folder, from the same inputs."""
-        shift, runs = np.load(saved_results(folder)[CHANGE]).tolist()
+        (shift,) = np.load(saved_results(folder)[CHANGE]).tolist()
         self._change(shift)
-        for _ in range(runs):  # the state is that of as many steps
-            self.call()
-        self._save(folder / "expected")
+        self.call()
+        self._save(folder / "expected", self._copied())
+
+    def _check(self) -> None:
+        check_sealed(self, self._clock, self._model)
+        if self._clock.around is not self._around:
+            raise RefusedKernelError("its code replaces the functions around a timed sample")
 
     def _change(self, shift: int) -> None:
-        """Roll the inputs whose values may stand in any order; restore weights and optimizer."""
-        self._result, self._shift, self._runs = None, shift, 0
+        """Restore the model, its optimizer and random numbers, and feed other inputs."""
+        self._outputs, self._shift, self._runs = [], shift, 0
         self._model.forget_updates()
-        assign = self._model.tensors.assign
-        tensors = self._tensors()
-        for name in self._state.keys() & tensors.keys():
-            assign(tensors[name], self._state[name])
-        for tensor, values in zip(self._inputs, self._values, strict=True):
-            # Offsets are in order, and a mask's infinite values have their places.
-            plain = values.dtype.kind == "f" and bool(np.isfinite(values).all())
-            if plain or (values.dtype.kind in "iu" and values.ndim > 1):
-                assign(tensor, np.roll(values.reshape(-1), shift).reshape(values.shape))
+        self._restore()
+        self._feed(shift)
 
-    def _save(self, folder: Path) -> None:
-        results = self._model.results(self._result)
-        # A graph of TensorFlow's training has the loss only.
-        outputs = results.get("output") or results["loss"]
-        named = {f"output {n}": self._computed(x) for n, x in enumerate(outputs.values(), start=1)}
+    def _feed(self, shift: int) -> None:
+        self._model.draw_from(shift)
+        for tensor, values in zip(self._inputs, self._values, strict=True):
+            self._model.tensors.assign(tensor, _changed(values, shift))
+
+    def _copied(self) -> dict[str, NDArray[Any]]:
+        """Return copies of the outputs by name."""
+        copies = self._model.copied(self._outputs)
+        return {f"output {n}": values for n, values in enumerate(copies, start=1)}
+
+    def _save(self, folder: Path, outputs: dict[str, NDArray[Any]]) -> None:
+        """Write outputs and the state after them, and the outputs of a step that begins there."""
+        host = self._model.tensors.host
         given = {f"input {n}": x for n, x in enumerate(self._inputs, start=1)}
         given |= {f"{BUFFER} {name}": x for name, x in self._model.named_buffers().items()}
-        named |= {name: self._model.tensors.host(tensor) for name, tensor in given.items()}
-        save_results(folder, {**named, CHANGE: np.array([self._shift, self._runs])}.items())
+        given |= {f"{STATE} {n}": x for n, x in enumerate(self._model.kept_tensors(), start=1)}
+        named = outputs | {name: host(tensor) for name, tensor in given.items()}
+        self._feed(self._shift + 1)
+        self.call()
+        named |= {f"next {name}": values for name, values in self._copied().items()}
+        save_results(folder, {**named, CHANGE: np.array([self._shift])}.items())
 
-    def _computed(self, tensor: Any) -> Any:
-        """Return the values of an output; NaN if reading them could run the user's code."""
-        if type(tensor).__module__.partition(".")[0] != self._model.spec.framework:
-            return np.full(tuple(tensor.shape), np.nan)
-        return self._model.tensors.host(tensor)
+
+def _changed(values: NDArray[Any], shift: int) -> NDArray[Any]:
+    """Return other values of an input: in another order, or scaled if all are the same.
+
+    Offsets are in order, a mask's infinite values have their places, and a zero is a zero.
+    """
+    flat = values.reshape(-1)
+    if values.dtype.kind == "f" and np.isfinite(flat).all():
+        if (flat == flat[:1]).all():
+            factor = 1 + shift % _FACTORS / _FACTORS
+            return values * values.dtype.type(factor) if flat[:1].any() else values
+    elif values.dtype.kind not in "iu" or (values.ndim < 2 and _in_order(flat)):
+        return values
+    return np.roll(flat, shift).reshape(values.shape)
+
+
+def _in_order(flat: NDArray[Any]) -> bool:
+    steps = np.diff(flat)
+    return bool((steps >= 0).all() or (steps <= 0).all())

@@ -124,6 +124,25 @@ class FedModel(StepModel):
         """Return tensors besides trained weights that a step may change, by name."""
         return {}
 
+    def kept_tensors(self) -> Iterable[Any]:
+        """Return all tensors that the model keeps, besides trained weights."""
+        return ()
+
+    def remembered(self) -> Callable[[], None]:
+        """Return a function that restores what a step changes in the model."""
+        return lambda: None
+
+    def draw_from(self, seed: int) -> None:
+        """Seed the generators of random numbers that a step may use."""
+
+    def outputs(self, result: Any) -> list[Any]:
+        """Return the tensors of a step's result."""
+        return list(self.tensors.find(result))
+
+    def copied(self, outputs: Sequence[Any]) -> list[NDArray[Any]]:
+        """Return the values of outputs: NaN if reading them could run the user's code."""
+        return [self.tensors.host(tensor) for tensor in outputs]
+
     def forget_updates(self) -> None:
         """Return the optimizer, if there is one, to its state before the first step."""
 

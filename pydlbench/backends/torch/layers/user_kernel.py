@@ -14,11 +14,11 @@ from typing import Any, Final
 
 import numpy as np
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
 from pydlbench.backends.frameworks.backend import Variant
 from pydlbench.backends.frameworks.shared_kernel import Transfer, memory_transfer
 from pydlbench.backends.steps.user_code import accepts, load_user_object
+from pydlbench.backends.torch.dispatch import unpatched
 from pydlbench.backends.torch.layers.operator import (
     BoundFunction,
     CompilationSite,
@@ -28,12 +28,10 @@ from pydlbench.backends.torch.layers.operator import (
 from pydlbench.errors import PrimitiveError, UsageError
 from pydlbench.verification.shared import roles_of_kernel
 
-# Bound before the code of users is imported, which may replace it. The last two have no public
-# name.
+# Bound before the code of users is imported, which may replace it.
 _TENSOR: Final = torch.Tensor
 _COPY: Final = torch.Tensor.copy_
 _FROM_NUMPY: Final = torch.from_numpy
-_UNPATCHED: Final = torch._C.DisableTorchFunction, _disable_current_modes  # noqa: SLF001 - see above
 
 
 # Another process delays one of the waits at times, hardly three of them.
@@ -56,7 +54,7 @@ def transfer(tensor: torch.Tensor) -> Transfer:
 
     def move(address: int, length: int, inward: bool) -> None:
         host = np.ctypeslib.as_array((ctypes.c_uint8 * length).from_address(address))
-        with _UNPATCHED[0](), _UNPATCHED[1]():
+        with unpatched():
             pair = own, _FROM_NUMPY(host)
             _COPY(*(pair if inward else pair[::-1]))
 

@@ -5,35 +5,78 @@ that are on the device already. The model is a black box.
 """
 
 import contextlib
+import ctypes
 import inspect
+import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
 from torch.utils import _pytree as pytree
 
 from pydlbench.backends.frameworks.backend import FrameworkBackend
+from pydlbench.backends.host_clock import sealed
 from pydlbench.backends.steps.definition import LossKind, StepDefinition
 from pydlbench.backends.steps.inputs import Batch
 from pydlbench.backends.steps.user_code import user_code_errors, user_line
 from pydlbench.backends.steps.user_model import DRAWS, MU, RATE, Tensors, UserModel
-from pydlbench.backends.torch.dispatch import DispatchMode
+from pydlbench.backends.torch.dispatch import DispatchMode, unpatched
 from pydlbench.backends.torch.settings import DTYPES
 from pydlbench.backends.torch.steps.recording import Naming, by_module
+from pydlbench.backends.torch.steps.signature import strided
+from pydlbench.backends.torch.steps.state import KeptState
 from pydlbench.backends.torch.steps.step import TorchStep, TorchSubject
 from pydlbench.backends.torch.steps.swapped import install, tensors_in
 from pydlbench.errors import UnsupportedError, UsageError, nearest
 from pydlbench.records.step import StepPreparation, StepSpec
 from pydlbench.records.user_model import FUSED, SPARSE
 
+# Bound before the user's code is imported, which may replace them. The first have no public name.
+_KEYS, _PYTHON = torch._C._dispatch_keys, torch._C.DispatchKey.Python
+_DETACH, _TO, _NUMPY = torch.Tensor.detach, torch.Tensor.to, torch.Tensor.numpy
+_VIEW, _STRIDED, _FROM_NUMPY = torch.Tensor.view, torch.Tensor.as_strided, torch.from_numpy
+_SEEDS: Final = torch.manual_seed, np.random.seed, random.seed
+_EMPTY: Final = np.empty
+# Holds the interpreter's lock, so that no thread of the user's code runs meanwhile.
+_MOVE: Final = ctypes.PyDLL(None).memmove
+_MOVE.argtypes, _MOVE.restype = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t), None
 
-def _on_host(tensor: torch.Tensor) -> torch.Tensor:
+
+def _on_host(tensor: torch.Tensor) -> NDArray[Any]:
     """Return a copy in the host's memory, in float32 if it is floating-point."""
-    narrow = torch.float32 if tensor.is_floating_point() else None
-    return tensor.detach().to("cpu", narrow, copy=True)
+    with unpatched():
+        narrow = torch.float32 if tensor.is_floating_point() else None
+        values: NDArray[Any] = _NUMPY(_TO(_DETACH(tensor), "cpu", narrow, copy=True))
+        return values
+
+
+def _memory(tensor: torch.Tensor) -> NDArray[np.uint8] | None:
+    """Copy a tensor's memory from its first to its last element; None if it is not plain memory."""
+    plain = isinstance(tensor, torch.Tensor) and not _KEYS(tensor).has(_PYTHON)
+    if not plain or tensor.device.type != "cpu" or not strided(tensor):
+        return None
+    steps = zip(tensor.shape, tensor.stride(), strict=True)
+    last = sum((size - 1) * stride for size, stride in steps)
+    size = (last + 1) * tensor.element_size() if tensor.numel() else 0
+    block: NDArray[np.uint8] = _EMPTY(size, np.uint8)
+    _MOVE(block.ctypes.data, tensor.data_ptr(), block.size)
+    return block
+
+
+def _valued(tensor: torch.Tensor, block: NDArray[np.uint8] | None) -> NDArray[Any]:
+    """Return the values of a tensor in a copy of its memory; NaN without one."""
+    if block is None:
+        return np.full(tuple(tensor.shape), np.nan, np.float32)
+    if not block.size:
+        return _on_host(tensor)
+    flat = _VIEW(_FROM_NUMPY(block), tensor.dtype)
+    values = _STRIDED(flat, tensor.shape, tensor.stride(), 0)
+    values = values.conj() if tensor.is_conj() else values
+    return _on_host(-values if tensor.is_neg() else values)
 
 
 def _assign(tensor: torch.Tensor, values: NDArray[Any]) -> None:
@@ -45,6 +88,7 @@ def _assign(tensor: torch.Tensor, values: NDArray[Any]) -> None:
             tensor.data = given.to(tensor)
 
 
+@sealed
 class UserTorchModel(UserModel, TorchSubject):
     """A user's model with its inputs, loss and optimizer.
 
@@ -65,7 +109,7 @@ class UserTorchModel(UserModel, TorchSubject):
         make=lambda values, kind: torch.from_numpy(values).to(getattr(torch, kind)),
         dtype=lambda tensor: str(tensor.dtype).removeprefix("torch."),
         is_finite=lambda tensor: bool(tensor.isfinite().all()),
-        host=lambda tensor: _on_host(tensor).numpy(),
+        host=_on_host,
         assign=_assign,
     )
 
@@ -167,6 +211,25 @@ class UserTorchModel(UserModel, TorchSubject):
         """Return buffers by name, such as running statistics."""
         return {name: x for name, x in self.module.named_buffers() if not nn.parameter.is_lazy(x)}
 
+    def kept_tensors(self) -> list[torch.Tensor]:
+        """Return buffers and the tensors in attributes."""
+        return KeptState(self.module).tensors
+
+    def remembered(self) -> Callable[[], None]:
+        """Return the function that restores buffers and attributes, and in training weights."""
+        return KeptState(self.module, trained=self.spec.phase == "training").restore
+
+    def draw_from(self, seed: int) -> None:
+        """Seed the generators of PyTorch, NumPy and Python."""
+        for function in _SEEDS:
+            function(seed)
+
+    def copied(self, outputs: Sequence[torch.Tensor]) -> list[NDArray[Any]]:
+        """Return the values that outputs have in memory now."""
+        with unpatched():
+            blocks = [_memory(tensor) for tensor in outputs]
+            return [_valued(*pair) for pair in zip(outputs, blocks, strict=True)]
+
     def forget_updates(self) -> None:
         """Set the optimizers' moments and counts to zero, in the memory that they have."""
         for optimizer in filter(None, (self.step.optimizer, self._optimizer_of_tables)):
@@ -180,7 +243,7 @@ class UserTorchModel(UserModel, TorchSubject):
     def exchange(self, preparation: StepPreparation) -> None:
         """Exchange values with another step, and start from the same random numbers as that."""
         super().exchange(preparation)
-        torch.manual_seed(self.spec.seed)
+        self.draw_from(self.spec.seed)
         self._random_state = torch.get_rng_state()
 
     def save(self, folder: Path, result: Any) -> None:
