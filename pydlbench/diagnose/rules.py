@@ -624,6 +624,8 @@ def _dense(match: re.Match[str], *, swaps: bool) -> str:
     """
     shape, strides = ([int(word) for word in match[group].split(", ")] for group in (2, 3))
     dense = Value.dense(match[1], shape)
+    if swaps and len(shape) == 2 and min(strides) == 1 and max(strides) >= shape[strides.index(1)]:
+        return match[0]  # BLAS takes rows or columns of a larger matrix
     orders = [dense.strides]
     if swaps and len(shape) > 1:
         *outer, rows, columns = shape
@@ -641,6 +643,8 @@ def _dense(match: re.Match[str], *, swaps: bool) -> str:
 
 # Minimum elements of a table for each element that a step reads.
 _UNUSED_RATIO: Final = 4.0
+# The number of rows, and arguments behind it, of a maximum over bags: it has no sparse gradient.
+_MAXIMUM: Final = re.compile(r"_embedding_bag\w*backward.*, \d+, (?:False|True), 2, ")
 # Smallest gradient of a table that matters.
 _MIN_TABLE_BYTES: Final = 1 << 20
 
@@ -656,6 +660,8 @@ def find_unused_rows(seen: Observations) -> Iterator[Hypothesis]:
     for (signature, _), call in seen.mapped.items():
         operator, meaning = operator_of(signature), call.meaning
         if "embedding" not in operator or "backward" not in operator or not meaning.writes:
+            continue
+        if _MAXIMUM.search(signature):
             continue
         item_bytes = 4 if seen.spec.precision in ("fp32", "tf32") else 2
         touched = item_bytes * (meaning.flops or 0)

@@ -346,10 +346,10 @@ class UserTorchModel(UserModel, TorchSubject):
         options: dict[str, Any] = {"lr": RATE, "fused": self.user_spec.fused or None}
         update = self.user_spec.optimizer.removesuffix(FUSED).removesuffix(SPARSE)
         if self.user_spec.sparse and update != "sgd":  # which takes both kinds of gradients
-            tables = [table.weight for table in self._tables() if table.weight.requires_grad]
-            known = set(map(id, tables))
-            weights = [weight for weight in weights if id(weight) not in known]
-            by_row = torch.optim.SparseAdam(tables, lr=RATE)
+            tables = {id(table.weight): table.weight for table in self._tables()}
+            tables = {name: weight for name, weight in tables.items() if weight.requires_grad}
+            weights = [weight for weight in weights if id(weight) not in tables]
+            by_row = torch.optim.SparseAdam(tables.values(), lr=RATE)
             if not weights:
                 return by_row
             dense = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[update](weights, lr=RATE)
@@ -368,19 +368,28 @@ class UserTorchModel(UserModel, TorchSubject):
         raise AssertionError("no step is trained without an optimizer")
 
     def _tables(self) -> list[nn.Embedding | nn.EmbeddingBag]:
-        """Return the modules that look up rows of a table.
+        """Return the modules that look up rows of a table whose gradient can be sparse.
+
+        PyTorch has no sparse gradient of a maximum over a bag. A table that is also the weight of
+        another layer has a dense gradient anyway.
 
         Raises:
             UnsupportedError: there is none.
         """
+        kinds = nn.Embedding | nn.EmbeddingBag
+        layers = [module for module in self.module.modules() if not isinstance(module, kinds)]
+        tied = {id(weight) for layer in layers for weight in layer.parameters(recurse=False)}
         tables = [
             module
             for module in self.module.modules()
-            if isinstance(module, nn.Embedding | nn.EmbeddingBag)
+            if isinstance(module, kinds)
+            and id(module.weight) not in tied
+            and getattr(module, "mode", "") != "max"
         ]
         if not tables:
             raise UnsupportedError(
-                f"--optimizer {self.user_spec.optimizer}: {self.spec.model} has no embedding; "
+                f"--optimizer {self.user_spec.optimizer}: {self.spec.model} has no embedding "
+                "whose gradient can be sparse; "
                 f"nearest: {self.user_spec.optimizer.removesuffix(SPARSE)}"
             )
         return tables

@@ -248,6 +248,41 @@ def test_a_sparse_optimizer_updates_the_rows_that_were_used(own, backend, update
     assert changed["1.weight"].any()
 
 
+MIXED = """
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.words, self.again = nn.Embedding(50, 4), nn.Embedding(50, 4)
+            self.again.weight = self.words.weight
+            self.most = nn.EmbeddingBag(60, 4, mode="max")
+            self.tied, self.head = nn.Embedding(70, 4), nn.Linear(4, 70)
+            self.head.weight = self.tied.weight
+
+        def forward(self, x):
+            mean = self.words(x).mean(1) + self.again(x).mean(1) + self.tied(x).mean(1)
+            return self.head(self.most(x) + mean)
+
+    def build():
+        return Net(), torch.arange(6).reshape(2, 3)
+"""
+
+
+@pytest.mark.parametrize("update", ["sgd", "adam"])
+def test_tables_that_cannot_have_sparse_gradients_keep_dense_ones(own, backend, update):
+    step = own(MIXED, phase="training", own=UserModelSpec(optimizer=f"{update}-sparse"))
+    with UserTorchModel(backend, StepSpec.from_dict(step)) as model:
+        before = {name: weight.detach().clone() for name, weight in model.module.named_parameters()}
+        model.results(model.run())
+        weights = dict(model.module.named_parameters())
+    assert {name: weight.grad.is_sparse for name, weight in weights.items()} == {
+        "words.weight": True,
+        "most.weight": False,
+        "tied.weight": False,
+        "head.bias": False,
+    }
+    assert all((before[name] != weight).any() for name, weight in weights.items())
+
+
 def test_a_module_comes_with_the_line_that_calls_it_and_inputs_as_they_are_asked_for(own, backend):
     step = own(CONVOLVED, phase="training", own=UserModelSpec(optimizer="adam-fused"))
     file = step["model"].rpartition(":")[0]
