@@ -12,8 +12,9 @@ alone on made-up operands, in a process of its own with a time limit. Nothing is
 training: the step's forecast, from operators that are measured separately; then the step, in four
 fresh processes; then its breakdown. Nothing else should run on the machine.
 
-Each finished part is a line of the journal, from which the same command resumes. Models are built
-by ``benchmarks/zoo.py``, which needs the three libraries.
+Each finished part is a line of the journal, from which the same command resumes. With
+``--minutes 0`` it ends after one part, which takes a minute or two. Models are built by
+``benchmarks/zoo.py``, which needs the three libraries.
 """
 
 from __future__ import annotations
@@ -189,6 +190,9 @@ class Stage(abc.ABC):
     Cases are of the script's own kind; each has a name.
     """
 
+    #: What is taken of a case, a part at a time.
+    parts: Sequence[str] = ("import",)
+
     def __init__(self, journal: Journal, store: Store, args: argparse.Namespace) -> None:
         self.journal = journal
         self.store = store
@@ -196,7 +200,7 @@ class Stage(abc.ABC):
 
     @abc.abstractmethod
     def take(self, case: Any) -> str | None:
-        """Take a case; return why it has to wait, or what it lacks; None or nothing if all is well.
+        """Take a part of a case; return which, or what it lacks; None or nothing if all is well.
 
         Raises:
             PydlbenchError: nothing came of it.
@@ -307,26 +311,31 @@ class Measure(Stage):
 
     def done(self, case: Case) -> bool:
         """Whether all parts that are asked for are there."""
-        return all(self.known(part, case) for part in self.args.parts or PARTS)
+        return all(self.known(part, case) for part in self.parts)
+
+    @property
+    def parts(self) -> Sequence[str]:
+        """The parts that are asked for."""
+        return self.args.parts or PARTS
 
     def take(self, case: Case) -> str | None:
-        """Take what is missing; each part has processes of its own."""
+        """Take the first part that is missing, in processes of its own."""
         step = case.step(case.phases[0])
         options = RunnerOptions(threads=self.args.threads, budget_s=0.25, estimate=True)
-        missing = [part for part in self.args.parts or PARTS if not self.known(part, case)]
-        if "forecast" in missing:
+        part = next(part for part in self.parts if not self.known(part, case))
+        if part == "forecast":
             with Session(options) as session, stored_run(session, self.store, "forecast") as keep:
                 self.add("forecast", case, **self._forecast(step, session, keep))
-        if "step" in missing:
+        elif part == "step":
             (ran,) = run_steps([step], self.args.threads)
             if reason := missing_reason(ran):
                 raise PydlbenchError(reason)
             processes_s = list(ran.rounds_s.values())
             self.add("step", case, processes_s=processes_s, disturbed=ran.disturbed)
-        if "breakdown" in missing:
+        else:
             with Session(options) as session, stored_run(session, self.store, "breakdown") as keep:
                 self.add("breakdown", case, **broken_down(step, session, keep))
-        return None
+        return part
 
     def _forecast(self, step: StepSpec, session: Session, keep: Keep) -> dict[str, Any]:
         """Forecast a step from what is measured for it now, and return the record without terms."""
@@ -628,17 +637,22 @@ def work(stage: Stage, every: Sequence[Any], minutes: float | None) -> int:
     """
     begin = time.monotonic()
     try:
-        for number, case in enumerate(every, start=1):
-            if stage.done(case):
+        parts = [(number, case) for number, case in enumerate(every, 1) for _ in stage.parts]
+        failed: set[int] = set()
+        taken = 0
+        for number, case in parts:
+            if number in failed or stage.done(case):
                 continue
             spent = (time.monotonic() - begin) / 60
-            if minutes is not None and spent > minutes:
+            if taken and minutes is not None and spent > minutes:
                 print(f"{minutes:g} minutes are over; the same command goes on with {case.name}")
                 break
+            taken += 1
             try:
                 why = stage.take(case)
             except PydlbenchError as error:
                 why = " ".join(str(error).split())
+                failed.add(number)
             end = why or "done"
             print(f"{spent:5.1f} min  {number}/{len(every)}  {case.name}  {end}", flush=True)
     except KeyboardInterrupt:
