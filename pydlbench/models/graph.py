@@ -433,6 +433,7 @@ class Builder:
         bias: bool = True,
         weights_init: Init = HE,
         bias_init: Init = ZERO,
+        activation: Activation | None = None,
         after: str | None = None,
     ) -> str:
         """Add a convolution.
@@ -448,6 +449,7 @@ class Builder:
             bias: Whether the convolution adds a bias.
             weights_init: Initial weights.
             bias_init: Initial bias.
+            activation: Elementwise operation behind it; its node is then the one returned.
             after: Node whose output is read; None for the last node.
         """
         inputs, height, width = self._map(after)
@@ -465,7 +467,7 @@ class Builder:
             name=self._layer_name(name),
         )
         shape = channels, *layer.out_size
-        return self._add(
+        node = self._add(
             name,
             "conv",
             after,
@@ -475,6 +477,7 @@ class Builder:
             weights_init=weights_init,
             bias_init=bias_init,
         )
+        return self.activation(activation) if activation else node
 
     def deconv(
         self, name: str, channels: int, kernel: int, stride: int = 1, *, after: str | None = None
@@ -510,16 +513,17 @@ class Builder:
         bias: bool = True,
         weights_init: Init = HE,
         bias_init: Init = ZERO,
+        activation: Activation | None = None,
         after: str | None = None,
     ) -> str:
-        """Add a fully connected layer on features."""
+        """Add a fully connected layer on features, and an activation if one is named."""
         shape = self.shape(after)
         if len(shape) != 1:
             raise ValueError(f"{self._layer_name(name)}: behind {shape}, which is not flattened")
         layer = build_layer(
             "gemm", m=self.batch, k=shape[0], n=outputs, name=self._layer_name(name)
         )
-        return self._add(
+        node = self._add(
             name,
             "linear",
             after,
@@ -529,6 +533,7 @@ class Builder:
             weights_init=weights_init,
             bias_init=bias_init,
         )
+        return self.activation(activation) if activation else node
 
     def pool(
         self,

@@ -57,9 +57,14 @@ def test_names_of_what_follows_a_node():
     assert b == "b/bn"
     net.add("u/add", "a/relu", b)
     assert net.relu() == "u/relu"
+    assert net.conv("c", 4, 1, activation="hardswish") == "c/hardswish"
+    net.flatten()
+    assert net.linear("d", 5, activation="relu") == "d/relu"
     model = net.model(title="t", source="s", loss=Loss(kind="sum"))
     assert model["u/add"].inputs == ("a/relu", "b/bn")
     assert model["a"].inputs == (INPUT,)
+    assert model["c/hardswish"].inputs == ("c",)
+    assert model["d/relu"].inputs == ("d",)
     assert not model["a"].bias
     assert model.classes == 0
 

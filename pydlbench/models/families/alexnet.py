@@ -46,20 +46,17 @@ def _tutorial(name: str, batch: int, *, lrn: bool, valid: bool) -> Model:
     size = 227 if valid else 224
     init = Init(kind="normal", value=0.1)
     net = Builder(name, batch, (3, size, size))
-    net.conv("conv1", 64, 11, 4, "VALID" if valid else "SAME", weights_init=init)
-    net.relu()
+    net.conv("conv1", 64, 11, 4, "VALID" if valid else "SAME", weights_init=init, activation="relu")
     if lrn:
         # TensorFlow's depth_radius=5, alpha=1e-4.
         net.lrn("lrn1", 11, alpha=1.1e-3, beta=0.75, k=2.0)
     net.pool("pool1", 3, 2)
-    net.conv("conv2", 192, 5, 1, "SAME", weights_init=init)
-    net.relu()
+    net.conv("conv2", 192, 5, 1, "SAME", weights_init=init, activation="relu")
     if lrn:
         net.lrn("lrn2", 11, alpha=1.1e-3, beta=0.75, k=2.0)
     net.pool("pool2", 3, 2)
     for node, channels in (("conv3", 384), ("conv4", 256), ("conv5", 256)):
-        net.conv(node, channels, 3, 1, "SAME", weights_init=init)
-        net.relu()
+        net.conv(node, channels, 3, 1, "SAME", weights_init=init, activation="relu")
     net.pool("pool5", 3, 2)
     return net.model(
         title="AlexNet, convolutional part (TensorFlow tutorial)",
@@ -71,7 +68,7 @@ def _tutorial(name: str, batch: int, *, lrn: bool, valid: bool) -> Model:
 
 def _owt(name: str, batch: int, classes: int) -> Model:
     net = Builder(name, batch, (3, 224, 224))
-    net.conv("conv1", 64, 11, 4, 2)
+    net.conv("conv1", 64, 11, 4, 2, activation="relu")
     _behind_conv1(net, conv4=256)
     _head(net, classes, dropout_first=True)
     return net.model(
@@ -84,7 +81,7 @@ def _owt(name: str, batch: int, classes: int) -> Model:
 
 def _tfcnn(name: str, batch: int, classes: int) -> Model:
     net = Builder(name, batch, (3, 227, 227))
-    net.conv("conv1", 64, 11, 4, "VALID")
+    net.conv("conv1", 64, 11, 4, "VALID", activation="relu")
     _behind_conv1(net, conv4=384)
     _head(net, classes, dropout_first=False)
     return net.model(
@@ -97,14 +94,11 @@ def _tfcnn(name: str, batch: int, classes: int) -> Model:
 
 def _behind_conv1(net: Builder, *, conv4: int) -> None:
     """Add the layers that ``alexnet-owt`` and ``alexnet-tfcnn`` share, where pads equal "SAME"."""
-    net.relu()
     net.pool("pool1", 3, 2)
-    net.conv("conv2", 192, 5, 1, 2)
-    net.relu()
+    net.conv("conv2", 192, 5, 1, 2, activation="relu")
     net.pool("pool2", 3, 2)
     for node, channels in (("conv3", 384), ("conv4", conv4), ("conv5", 256)):
-        net.conv(node, channels, 3, 1, 1)
-        net.relu()
+        net.conv(node, channels, 3, 1, 1, activation="relu")
     net.pool("pool5", 3, 2)
     net.flatten()
 
@@ -114,8 +108,7 @@ def _head(net: Builder, classes: int, *, dropout_first: bool) -> None:
     for node in ("fc6", "fc7"):
         if dropout_first:
             net.dropout(f"{node}/dropout", 0.5)
-        net.linear(node, 4096)
-        net.relu()
+        net.linear(node, 4096, activation="relu")
         if not dropout_first:
             net.dropout(f"{node}/dropout", 0.5)
     net.linear("fc8", classes)

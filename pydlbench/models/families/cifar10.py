@@ -52,19 +52,16 @@ def _trunk(name: str, batch: int, size: int, linear: dict[str, int]) -> Builder:
         linear: Names and outputs of the three fully connected layers.
     """
     net = Builder(name, batch, (3, size, size))
-    net.conv("conv1", 64, 5, 1, "SAME", weights_init=_CONV)
-    net.relu()
+    net.conv("conv1", 64, 5, 1, "SAME", weights_init=_CONV, activation="relu")
     net.pool("pool1", 3, 2, "SAME")
     # TensorFlow's depth_radius=4, alpha=0.001 / 9.
     net.lrn("norm1", 9, alpha=1e-3, beta=0.75, k=1.0)
-    net.conv("conv2", 64, 5, 1, "SAME", weights_init=_CONV, bias_init=_BIAS)
-    net.relu()
+    net.conv("conv2", 64, 5, 1, "SAME", weights_init=_CONV, bias_init=_BIAS, activation="relu")
     net.lrn("norm2", 9, alpha=1e-3, beta=0.75, k=1.0)
     net.pool("pool2", 3, 2, "SAME")
     net.flatten()
     *hidden, (last, classes) = linear.items()
     for node, outputs in hidden:
-        net.linear(node, outputs, weights_init=_LOCAL, bias_init=_BIAS)
-        net.relu()
+        net.linear(node, outputs, weights_init=_LOCAL, bias_init=_BIAS, activation="relu")
     net.linear(last, classes, weights_init=Init(kind="normal", value=1 / 192))
     return net

@@ -135,8 +135,7 @@ def _conv(
     """Add a convolution, with a bias or a normalisation, and a rectifier."""
     if form.norm:
         return net.conv_bn(name, channels, kernel, stride, padding, after=after)
-    net.conv(name, channels, kernel, stride, padding, after=after)
-    return net.relu()
+    return net.conv(name, channels, kernel, stride, padding, activation="relu", after=after)
 
 
 def _module(net: Builder, form: _GooglenetForm, name: str, channels: tuple[int, ...]) -> None:

@@ -15,15 +15,12 @@ _BIAS: Final = Init(kind="constant", value=0.1)
 def build(name: str, batch: int | None, *, classes: int = 10) -> Model:
     """Build the model; only fully connected layers have L2 terms, for weights and biases."""
     net = Builder(name, batch or _BATCH, (1, 28, 28))
-    net.conv("conv1", 32, 5, 1, "SAME", weights_init=_WEIGHTS)
-    net.relu()
+    net.conv("conv1", 32, 5, 1, "SAME", weights_init=_WEIGHTS, activation="relu")
     net.pool("pool1", 2, 2, "SAME")
-    net.conv("conv2", 64, 5, 1, "SAME", weights_init=_WEIGHTS, bias_init=_BIAS)
-    net.relu()
+    net.conv("conv2", 64, 5, 1, "SAME", weights_init=_WEIGHTS, bias_init=_BIAS, activation="relu")
     net.pool("pool2", 2, 2, "SAME")
     net.flatten()
-    net.linear("fc1", 512, weights_init=_WEIGHTS, bias_init=_BIAS)
-    net.relu()
+    net.linear("fc1", 512, weights_init=_WEIGHTS, bias_init=_BIAS, activation="relu")
     net.dropout("dropout", 0.5)
     net.linear("fc2", classes, weights_init=_WEIGHTS, bias_init=_BIAS)
     return net.model(

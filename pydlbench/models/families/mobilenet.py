@@ -118,8 +118,7 @@ def _v3(name: str, batch: int, classes: int) -> Builder:
     net.conv_bn("conv_last", 960, 1, activation="hardswish")
     net.global_pool("avgpool")
     net.flatten()
-    net.linear("head1", 1280)
-    net.activation("hardswish")
+    net.linear("head1", 1280, activation="hardswish")
     net.dropout("dropout", 0.8)
     net.linear("head2", classes)
     return net
@@ -151,10 +150,8 @@ def _squeeze(net: Builder, name: str) -> None:
     source = net.last
     channels = net.shape()[0]
     net.global_pool(f"{name}/pool")
-    net.conv(f"{name}/reduce", _round_channels(channels // 4), 1)
-    net.relu()
-    net.conv(f"{name}/restore", channels, 1)
-    factors = net.activation("hardsigmoid")
+    net.conv(f"{name}/reduce", _round_channels(channels // 4), 1, activation="relu")
+    factors = net.conv(f"{name}/restore", channels, 1, activation="hardsigmoid")
     net.scale(f"{name}/scale", source, factors)
 
 

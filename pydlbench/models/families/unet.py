@@ -43,6 +43,5 @@ def build(name: str, batch: int | None, *, classes: int = 2) -> Model:
 def _twice(net: Builder, name: str, channels: int) -> str:
     """Add two 3x3 convolutions with rectifiers."""
     for number in (1, 2):
-        net.conv(f"{name}/conv{number}", channels, 3)
-        net.relu()
+        net.conv(f"{name}/conv{number}", channels, 3, activation="relu")
     return net.last

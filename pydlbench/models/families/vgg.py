@@ -23,13 +23,11 @@ def build(name: str, batch: int | None, *, classes: int = 1000) -> Model:
     net = Builder(name, batch or _BATCH, (3, 224, 224))
     for stage, (count, channels) in enumerate(zip(stages, _CHANNELS, strict=True), start=1):
         for number in range(1, count + 1):
-            net.conv(f"conv{stage}_{number}", channels, 3, 1, 1)
-            net.relu()
+            net.conv(f"conv{stage}_{number}", channels, 3, 1, 1, activation="relu")
         net.pool(f"pool{stage}", 2, 2)
     net.flatten()
     for node in ("fc6", "fc7"):
-        net.linear(node, 4096)
-        net.relu()
+        net.linear(node, 4096, activation="relu")
         net.dropout(f"{node}/dropout", 0.5)
     net.linear("fc8", classes)
     return net.model(

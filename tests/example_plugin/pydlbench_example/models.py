@@ -16,8 +16,7 @@ def build(name: str, batch: int | None, *, hidden: int = 100) -> Model:
     """Build a perceptron with one hidden layer for images of 28 x 28."""
     net = Builder(name, batch or 32, (1, 28, 28))
     net.flatten()
-    net.linear("hidden", hidden)
-    net.relu()
+    net.linear("hidden", hidden, activation="relu")
     net.linear("classes", 10)
     return net.model(
         title="Perceptron with one hidden layer",
