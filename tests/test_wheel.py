@@ -66,6 +66,14 @@ def test_the_process_that_runs_kernels_has_one_openmp_runtime(run):
     assert len(set(OPENMP.findall(loaded))) == 1
 
 
+def test_the_module_for_gpus_is_imported_where_there_is_none(run):
+    missing = run("-c", "from pydlbench._build import CUDA_MISSING as m; print(m)").strip()
+    if missing:
+        pytest.skip(missing)
+    code = "import pydlbench._cuda as cuda; print(cuda.built_with()['architectures'])"
+    assert "90" in run("-c", code)
+
+
 def test_a_second_runtime_would_be_seen():
     maps = "7f r-xp /usr/lib/libgomp.so.1.0.0\n7f r-xp /x/libgomp-f9a9ad78.so.1.0.0\n"
     assert len(set(OPENMP.findall(maps + maps))) == 2

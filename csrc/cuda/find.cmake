@@ -16,18 +16,30 @@ if(PYDLBENCH_CUDA STREQUAL "OFF")
   cuda_missing("that was switched off; ${how} builds it")
 endif()
 
+# Folders of Python's packages, including those of pip's build environment.
+execute_process(
+  COMMAND "${Python_EXECUTABLE}" -c "import sys; print(';'.join(p for p in sys.path if 'packages' in p))"
+  OUTPUT_VARIABLE site_packages OUTPUT_STRIP_TRAILING_WHITESPACE)
+
+# A toolkit, else the compiler of NVIDIA's wheels for CUDA 13. Those for CUDA 12 have none.
 # check_language() tests the compiler in a separate project, so that a broken one is no error.
 include(CheckLanguage)
 if(NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})
+  list(TRANSFORM site_packages APPEND /nvidia/cu13 OUTPUT_VARIABLE wheel_toolkits)
   find_program(PYDLBENCH_NVCC nvcc PATHS ENV CUDA_HOME ENV CUDA_PATH ENV CONDA_PREFIX /usr/local/cuda
-               PATH_SUFFIXES bin)
+               ${wheel_toolkits} PATH_SUFFIXES bin)
   if(PYDLBENCH_NVCC)
     set(ENV{CUDACXX} "${PYDLBENCH_NVCC}")
   endif()
 endif()
+# The wheels have libraries in lib, where neither nvcc nor CMake looks, and no libcudart.so.
+if("$ENV{CUDACXX}" MATCHES "^(.*/nvidia/cu13)/bin/nvcc$")
+  set(ENV{LIBRARY_PATH} "${CMAKE_MATCH_1}/lib:$ENV{LIBRARY_PATH}")
+  set(CUDA_CUDART "${CMAKE_MATCH_1}/lib/libcudart_static.a")
+endif()
 check_language(CUDA)
 if(NOT CMAKE_CUDA_COMPILER)
-  cuda_missing("no working nvcc was found; install the CUDA toolkit (12 or 13), put nvcc on PATH, and run ${how}")
+  cuda_missing("no working nvcc was found; ${how} brings one; or install the CUDA toolkit (12 or 13), and put nvcc on PATH")
 endif()
 execute_process(COMMAND "${CMAKE_CUDA_COMPILER}" --version OUTPUT_VARIABLE nvcc_says ERROR_QUIET)
 if(NOT nvcc_says MATCHES "release ([0-9]+\\.[0-9]+)")
@@ -67,11 +79,7 @@ endif()
 enable_language(CUDA)
 find_package(CUDAToolkit ${nvcc_version} REQUIRED)
 
-# Folders of headers: the user's variables, Python's packages (including pip's build environment), the
-# toolkit, conda.
-execute_process(
-  COMMAND "${Python_EXECUTABLE}" -c "import sys; print(';'.join(p for p in sys.path if 'packages' in p))"
-  OUTPUT_VARIABLE site_packages OUTPUT_STRIP_TRAILING_WHITESPACE)
+# Folders of headers: the user's variables, Python's packages, the toolkit, conda.
 string(REGEX MATCH "^[0-9]+" cuda_major ${nvcc_version})
 if(cuda_major EQUAL 12)
   set(wheel_cublas nvidia/cublas/include)
