@@ -60,9 +60,7 @@ def step_policy(step: StepSpec, facts: StepFacts, policy: Policy) -> Policy:
         facts: facts about the step's kernel.
         policy: the constants for a kernel on a CPU.
     """
-    # On a CPU the first training steps of twelve processes that had run one took 0.96 to 1.04 times
-    # as long as their next four, with as many page faults; a GPU's pool is not known to be settled.
-    policy = policies.step_policy(policy, settled=not (step.backward and step.on_gpu))
+    policy = policies.step_policy(policy, settled=not step.backward)
     return gpu_policy(policy, facts.timing) if step.on_gpu else policy
 
 

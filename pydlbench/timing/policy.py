@@ -120,7 +120,9 @@ def step_policy(policy: Policy, *, settled: bool = False) -> Policy:
 
     Args:
         policy: the constants for a kernel.
-        settled: whether a process that has run the step once has all of its memory.
+        settled: whether a process that has run the step once has all of its memory. That is so
+            without a backward pass; with one, gradients are allocated anew: the second step of
+            twelve processes had 10 to 25 % more page faults than later ones.
     """
     # The first steps of a process build kernels and memory pools: of short ones a round that does
     # not count, of long ones a step, unless it is settled. The median of three excludes an
