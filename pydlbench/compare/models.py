@@ -112,4 +112,9 @@ def compare_models(
         tuple(notes),
         CONFIDENCE,
     )
-    return dataclasses.replace(compared, change=change, refused=change.results.refused)
+    return dataclasses.replace(
+        compared,
+        alternated=len(a) > len(by_repetition(a)),
+        change=change,
+        refused=change.results.refused,
+    )

@@ -174,7 +174,8 @@ class AuditedKernel(RemoteKernel[KernelFacts]):
         """Compare the claimed time with the host's, which an overloaded machine may prolong."""
         if len(chunk.seconds) != request.samples:
             raise RefusedKernelError("its process returned another number of samples")
-        claimed = request.inner * sum(chunk.seconds)
+        self._claimed.check_even(chunk.seconds)
+        claimed = request.inner * request.samples * median(chunk.seconds)
         if request.untimed:
             claimed += (request.untimed + request.inner) * median(chunk.seconds)
         self._claimed.check(elapsed, claimed, request.samples * 2 * self._bytes)

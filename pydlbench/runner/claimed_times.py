@@ -35,8 +35,12 @@ _JUDGED_QUANTILE: Final = 0.25
 # Share of the requests that a loop follows, once there are enough of them. The system draws them.
 # Claims of all requests are compared with the loops, so that few more loops are needed.
 _LOOPED: Final = 0.05
-# Largest use of CPUs by other processes during a loop, as a share of its time: they prolong it.
+# Use of CPUs by other processes during a loop, as a share of its time, above which it counts as
+# time that the loop has waited: it is hardly prolonged by more.
 _MAX_OTHERS: Final = 0.2
+# Samples of a request may take this many times their median, besides the time to wake threads up.
+_MAX_UNEVEN: Final = 1.5
+_WAKE_S: Final = 5e-4
 _DRAW: Final = random.SystemRandom().random
 #: Winograd and FFT convolutions and Strassen's products need this many times fewer FLOPs than their
 #: roof counts.
@@ -92,6 +96,7 @@ class ClaimedTimes:
         # Seconds of an execution: in loops, and as claimed for requests.
         self._loops: list[float] = []
         self._claims: list[float] = []
+        self._uneven: list[float] = []
         self._overhead_s = math.inf
         self._judged = judged
 
@@ -113,6 +118,20 @@ class ClaimedTimes:
         if len(self._factors) >= _MIN_REQUESTS and factor > _MAX_HOST_FACTOR:
             raise _changed_clock(factor)
 
+    def check_even(self, seconds: Sequence[float]) -> None:
+        """Check that the time of a request is in no few samples, which would compute for the rest.
+
+        Raises:
+            RefusedKernelError: that is so in all requests.
+        """
+        middle = max(len(seconds) * median(seconds), 1e-9)
+        self._uneven.append((sum(seconds) - _WAKE_S) / middle)
+        if len(self._uneven) >= _MIN_REQUESTS and min(self._uneven) > _MAX_UNEVEN:
+            raise RefusedKernelError(
+                f"samples take {number(min(self._uneven), 2)} times their median on average: some "
+                "compute what the others return"
+            )
+
     def check_loop(
         self,
         worker: Worker,
@@ -124,8 +143,8 @@ class ClaimedTimes:
     ) -> None:
         """Time executions in a long loop by the host's clock, and compare a request's samples.
 
-        The overhead of a request is that of the shortest one, within what is allowed. A loop during
-        which other processes use CPUs is not judged.
+        The overhead of a request is that of the shortest one, within what is allowed. What other
+        processes use of the CPUs meanwhile is taken off the loop.
 
         Args:
             worker: the process.
@@ -151,7 +170,9 @@ class ClaimedTimes:
             begin, others = undisturbed_s(worker), others_s(worker)
             sample(msgspec.structs.replace(request, samples=1, inner=inner, untimed=0))
             elapsed = undisturbed_s(worker) - begin
-            if others_s(worker) - others > _MAX_OTHERS * elapsed:
+            others = others_s(worker) - others
+            elapsed -= others if others > _MAX_OTHERS * elapsed else 0.0
+            if elapsed <= 0:
                 return
         self._loops.append((elapsed - min(allowed, self._overhead_s)) / inner)
         factor = quantile(self._loops, _JUDGED_QUANTILE) / median(self._claims)

@@ -61,13 +61,16 @@ CHEATS = {
         "only_where_the_caller_verifies only_after_a_pause another_storage lazy_class zero "
         "from_the_shared_memory after_the_clock after_the_clock_by_a_trace of_an_earlier_process "
         "in_a_child when_python_ends when_garbage_is_collected by_a_signal "
-        "rows_that_a_seed_draws another_storage_by_set the_input_as_output"
+        "rows_that_a_seed_draws another_storage_by_set the_input_as_output "
+        "of_every_tenth_value by_a_lazy_view in_a_child_that_goes_on "
+        "by_attributes_of_a_function with_its_own_judge"
     ),
     LARGE: "all_but_an_element kept_by_value random_rows result_of_the_call_before kept_by_shape",
     PRODUCT: (
         "in_half_precision in_bfloat16_products winograd without_some_terms "
         "without_small_weights kept_products kept_weights in_autocast "
-        "kept_by_a_rounded_mean"
+        "kept_by_a_rounded_mean with_half_of_the_terms_doubled with_rounded_weights "
+        "with_sums_in_half of_low_rank"
     ),
     SOFTMAX: "mean_of_some_rows",
 }
@@ -132,7 +135,9 @@ HONEST = {
         "relu_own_threads relu_pool relu_scratch relu_channels_last relu_in_double "
         "relu_kept_by_all_values relu_by_words relu_numba relu_numba_parallel "
         "relu_autograd_function relu_of_a_generator_of_modules relu_other_number_of_threads "
-        "relu_strided product product_numpy "
+        "relu_strided relu_where relu_jit relu_thread_with_a_queue relu_numpy_parts relu_by_bits "
+        "relu_with_a_growing_log product_padded product_by_columns product_as_convolution "
+        "product_of_batches product product_numpy "
         "product_transposed product_in_blocks product_einsum product_in_double conv "
         "conv_channels_last conv_unfolded softmax maximum"
     ),

@@ -115,6 +115,32 @@ def test_a_clock_that_is_divided_is_refused_with_one_short_sample(monkeypatch):
         judge(monkeypatch, Process(0.02, 1.6), ChunkRequest(samples=1))
 
 
+@pytest.mark.parametrize(("divisor", "others"), [(3, 0.5), (8, 0.8)])
+def test_a_divided_clock_is_refused_beside_others(monkeypatch, divisor, others):
+    with pytest.raises(RefusedKernelError, match="host's clock"):
+        judge(monkeypatch, Process(1e-3, divisor), others=others)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "even"),
+    [
+        ((3e-4, *(15 * (1e-5,))), True),  # it wakes threads up
+        ((2e-3, *(15 * (1e-3,))), True),
+        ((16e-3, *(15 * (1e-3,))), False),
+        ((1e-3, 1e-3, 16e-3, *(13 * (1e-3,))), False),
+    ],
+)
+def test_samples_that_compute_for_others_are_refused(seconds, even):
+    checked = ClaimedTimes(median)
+    for _ in range(3):
+        checked.check_even(seconds)
+    if even:
+        checked.check_even(seconds)
+        return
+    with pytest.raises(RefusedKernelError, match="their median"):
+        checked.check_even(seconds)
+
+
 @pytest.mark.parametrize("divisor", [1, 1.6])
 def test_a_step_of_one_long_sample_is_its_own_loop(monkeypatch, divisor):
     process, request = Process(0.5, divisor), ChunkRequest(samples=1)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Final, Protocol
 
-from pydlbench.backends.host_clock import HostClock, Operator
+from pydlbench.backends.host_clock import HostClock, Operator, sealed
 from pydlbench.backends.native.modules import native_module
 from pydlbench.backends.native.nvml import EnergyMeter, Sustained, measure_sustained
 from pydlbench.errors import BackendMissingError, DeviceLostError, UnsupportedError
@@ -204,6 +204,7 @@ def chunk_of(raw: Mapping[str, Any]) -> Chunk:
     )
 
 
+@sealed
 class DeviceClock(HostClock):
     """Times an operator of a framework on a GPU.
 

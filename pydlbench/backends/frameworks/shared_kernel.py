@@ -20,8 +20,10 @@ from pydlbench.verification.shared import SharedOperands, roles_of_kernel
 
 #: Copies bytes between an address and an operand: ``(address, length, into the operand)``.
 Transfer = Callable[[int, int, bool], None]
-# Bound before the user's code is imported.
-_MOVE: Final = ctypes.memmove
+#: Copies memory; bound before the user's code is imported. It holds the interpreter's lock: no
+#: thread of the user's code runs meanwhile.
+MOVE: Final = ctypes.PyDLL(None).memmove
+MOVE.argtypes, MOVE.restype = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t), None
 # Copies of this size go through the caches; larger ones may bypass them.
 _THROUGH_CACHES: Final = 1 << 18
 
@@ -30,7 +32,7 @@ def memory_transfer(address: int) -> Transfer:
     """Return a transfer to and from host memory, which runs no function of a framework."""
 
     def move(other: int, length: int, inward: bool) -> None:
-        _MOVE(*((address, other) if inward else (other, address)), length)
+        MOVE(*((address, other) if inward else (other, address)), length)
 
     return move
 
@@ -76,7 +78,7 @@ class SharedKernel:
 
         The inputs of a sample are there only after the executions that warm it up.
         """
-        check_sealed()
+        check_sealed(self, self._clock)
         if request.untimed:
             return self._time(request)
         if not isinstance(self._clock, DeviceClock):
@@ -97,7 +99,7 @@ class SharedKernel:
             transfer(address, length, True)
         begin, half = ctypes.addressof(self._others), len(self._others) // 2
         for at in range(begin, begin + half, _THROUGH_CACHES):
-            _MOVE(at + half, at, min(_THROUGH_CACHES, begin + half - at))
+            MOVE(at + half, at, min(_THROUGH_CACHES, begin + half - at))
 
     def _save(self, slot: int) -> None:
         for transfer, address, length in reversed(self._all[slot]):

@@ -5,7 +5,6 @@ that are on the device already. The model is a black box.
 """
 
 import contextlib
-import ctypes
 import inspect
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,6 +18,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from pydlbench.backends.frameworks.backend import FrameworkBackend
+from pydlbench.backends.frameworks.shared_kernel import MOVE
 from pydlbench.backends.host_clock import sealed
 from pydlbench.backends.steps.definition import LossKind, StepDefinition
 from pydlbench.backends.steps.inputs import Batch
@@ -41,9 +41,6 @@ _DETACH, _TO, _NUMPY = torch.Tensor.detach, torch.Tensor.to, torch.Tensor.numpy
 _VIEW, _STRIDED, _FROM_NUMPY = torch.Tensor.view, torch.Tensor.as_strided, torch.from_numpy
 _SEEDS: Final = torch.manual_seed, np.random.seed, random.seed
 _EMPTY: Final = np.empty
-# Holds the interpreter's lock, so that no thread of the user's code runs meanwhile.
-_MOVE: Final = ctypes.PyDLL(None).memmove
-_MOVE.argtypes, _MOVE.restype = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t), None
 
 
 def _on_host(tensor: torch.Tensor) -> NDArray[Any]:
@@ -63,7 +60,7 @@ def _memory(tensor: torch.Tensor) -> NDArray[np.uint8] | None:
     last = sum((size - 1) * stride for size, stride in steps)
     size = (last + 1) * tensor.element_size() if tensor.numel() else 0
     block: NDArray[np.uint8] = _EMPTY(size, np.uint8)
-    _MOVE(block.ctypes.data, tensor.data_ptr(), block.size)
+    MOVE(block.ctypes.data, tensor.data_ptr(), block.size)
     return block
 
 
