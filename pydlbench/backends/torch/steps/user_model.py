@@ -44,7 +44,8 @@ _EMPTY: Final = np.empty
 
 
 def _on_host(tensor: torch.Tensor) -> NDArray[Any]:
-    """Return a copy in the host's memory, in float32 if it is floating-point."""
+    """Return a dense copy in the host's memory, in float32 if it is floating-point."""
+    tensor = _dense(tensor)
     with unpatched():
         narrow = torch.float32 if tensor.is_floating_point() else None
         values: NDArray[Any] = _NUMPY(_TO(_DETACH(tensor), "cpu", narrow, copy=True))
@@ -76,6 +77,13 @@ def _valued(tensor: torch.Tensor, block: NDArray[np.uint8] | None) -> NDArray[An
     return _on_host(-values if tensor.is_neg() else values)
 
 
+def _dense(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the values of a sparse or nested tensor as plain memory; other tensors unchanged."""
+    if tensor.is_nested:
+        return tensor.values()
+    return tensor if tensor.layout == torch.strided else tensor.to_dense()
+
+
 def _assign(tensor: torch.Tensor, values: NDArray[Any]) -> None:
     given = torch.from_numpy(values)
     with torch.no_grad():
@@ -105,7 +113,7 @@ class UserTorchModel(UserModel, TorchSubject):
         find=tensors_in,
         make=lambda values, kind: torch.from_numpy(values).to(getattr(torch, kind)),
         dtype=lambda tensor: str(tensor.dtype).removeprefix("torch."),
-        is_finite=lambda tensor: bool(tensor.isfinite().all()),
+        is_finite=lambda tensor: bool(_dense(tensor).isfinite().all()),
         host=_on_host,
         assign=_assign,
     )
@@ -122,6 +130,7 @@ class UserTorchModel(UserModel, TorchSubject):
             self.arguments, self.keywords = pytree.tree_map_only(
                 torch.Tensor, self._put, self.given(given)
             )
+            self._check_inputs()
             if spec.layout == "nhwc":
                 self._to_channels_last()
             try:
@@ -141,6 +150,21 @@ class UserTorchModel(UserModel, TorchSubject):
         self._optimizer_of_tables: torch.optim.Optimizer | None = None
         self.line = user_line(spec.model)
         self.step = TorchStep(self, self.definition)
+
+    def _check_inputs(self) -> None:
+        """Check that inputs have memory of their own, which samples change.
+
+        Raises:
+            UsageError: an input is sparse or nested.
+        """
+        given = tensors_in([value for _, value in self.inputs()])
+        for number, tensor in enumerate(given, start=1):
+            if tensor.is_nested or tensor.layout != torch.strided:
+                kind = "nested" if tensor.is_nested else "sparse"
+                raise UsageError(
+                    f"{self.spec.model}: its input {number} is a {kind} tensor, of which samples "
+                    f"cannot have other values; nearest: a dense input that forward() converts"
+                )
 
     def guards(self) -> tuple[contextlib.AbstractContextManager[Any], ...]:
         """Translate exceptions of the user's code; allow TF32 if that is the precision."""

@@ -568,6 +568,11 @@ def test_what_is_raised_while_the_clock_runs_is_told_likewise(own, backend):
             {},
             "its first input is 0x4: the batch is empty; nearest: 1x4",
         ),
+        (
+            "def build():\n        return nn.ReLU(), (torch.ones(2), torch.eye(2).to_sparse())",
+            {},
+            "its input 2 is a sparse tensor",
+        ),
         (ALONE, {"phase": "training"}, "no weights to train"),
         (
             CONVOLVED,
@@ -595,6 +600,20 @@ def test_what_cannot_be_run_is_the_users_mistake(own, backend, text, case, told)
     with pytest.raises(UsageError) as raised:
         requests.request_step(backend, own(f"    {text}\n", **case), {})
     assert told in str(raised.value)
+
+
+def test_outputs_may_be_sparse_or_nested(own, backend):
+    text = """
+    class Net(nn.Module):
+        def forward(self, x):
+            ends = torch.tensor([0, 1, 4])
+            return x.to_sparse(), torch.nested.nested_tensor_from_jagged(x, ends)
+
+    def build():
+        return Net(), torch.ones(4, 3)
+    """
+    kernel = requests.request_step(backend, own(text), {})
+    assert kernel.facts.batch == 4
 
 
 @pytest.mark.deep
