@@ -455,7 +455,9 @@ class DispatchRecorder(DispatchMode):
 
     def _sweep(self) -> None:
         """Add the values freed since the last call to that call."""
-        gone = [storage for storage in self._alive if self._storages[storage].expired()]
+        # As StorageWeakRef.expired() does, without two Python calls for each value and call.
+        expired: Any = torch.UntypedStorage._expired
+        gone = [storage for storage in self._alive if expired(self._storages[storage].cdata)]
         self._alive.difference_update(gone)
         if self._calls:
             freed = (slot for storage in gone for slot in self._values[storage])
