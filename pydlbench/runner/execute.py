@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import msgspec
 
 from pydlbench.errors import PydlbenchError, UnsupportedError
+from pydlbench.grouping import group_by
 from pydlbench.records.measurement import KernelSpec, Measurement
 from pydlbench.records.run import RunRecord
 from pydlbench.runner.recorder import RowRecorder
@@ -351,9 +352,10 @@ class _Loop:
 
     @property
     def unfinished(self) -> list[str]:
-        """The labels of the rows that are not finished."""
-        rows = (row for task in self._tasks for row in task.rows)
-        return [row.label for row in rows if id(row) not in self._listed]
+        """The labels of the rows that are not finished, equal ones with what tells them apart."""
+        rows = [row for task in self._tasks for row in task.rows]
+        alike = group_by(rows, lambda row: row.label)
+        return [_told_apart(row, alike[row.label]) for row in rows if id(row) not in self._listed]
 
     def described(self) -> RunRecord:
         """Return the run's record, with what all its sessions have found on the devices.
@@ -537,6 +539,16 @@ class _Loop:
                 self._list(task, None, result)
             if earlier := self.earlier(task, row):
                 self._list(task, row, earlier)
+
+
+def _told_apart(row: TaskRow, alike: Sequence[TaskRow]) -> str:
+    """Return a row's label with the fields in which rows of the same label differ."""
+    words = (
+        f"{name} {value}"
+        for name, value in row.fields.items()
+        if any(other.fields.get(name) != value for other in alike)
+    )
+    return " ".join([row.label, *words])
 
 
 def _session_key(task: Task) -> tuple[str, dict[str, Any]]:

@@ -227,6 +227,15 @@ def test_interrupt_before_the_first_row_replaces_the_file_of_another_run(run_rec
     assert document["unfinished"] == ["alexnet/conv3 forward fp32"]
 
 
+def test_unfinished_rows_of_the_same_label_are_told_apart(run_record, capsys):
+    session = InventedSession(run_record, before=stop_after(1))
+    words = ("--shape", "conv2,conv3", "--batch", "2,4", "--json", "-")
+    assert command.run(parse(*words), session.open) == 130
+    rows = json.loads(capsys.readouterr().out)["unfinished"]
+    assert len(rows) == len(set(rows)) == 3
+    assert all(row.rpartition(" ")[0].endswith("forward fp32 batch") for row in rows)
+
+
 def test_error_after_some_rows_shows_them_and_is_raised(run_record, capsys):
     session = InventedSession(run_record, before=stop_after(1, PrimitiveError("worker gone")))
     with pytest.raises(PrimitiveError, match="worker gone"):
