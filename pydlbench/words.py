@@ -22,6 +22,9 @@ CODE_LIMIT_S: Final = 600.0
 PASSES: Final = ("forward", "backward-data", "backward-weights")
 #: 8-bit floating point (e4m3) on tensor cores: with partial sums promoted to float32, and without.
 FP8_PRECISIONS: Final = ("fp8-tc", "fp8-tc-fast")
+#: 8-bit and 4-bit floating point (e4m3, e2m1) with a scale for each 32 or 16 elements, and results
+#: in bfloat16: products only.
+BLOCK_SCALED_PRECISIONS: Final = ("mxfp8-tc", "nvfp4-tc")
 #: oneDNN's types of source, weights and result, by precisions of CPUs in which these differ; the
 #: other words are benchdnn's. ``int8`` has ``s8s8s32``.
 MIXED_TYPES: Final[Mapping[str, tuple[str, str, str]]] = MappingProxyType(
@@ -43,6 +46,7 @@ INT8_PRECISIONS: Final = tuple(
 )
 PRECISIONS: Final = (
     *("fp32", "tf32", "fp16", "fp16-tc", "bf16-tc", *FP8_PRECISIONS, "bf16"),
+    *BLOCK_SCALED_PRECISIONS,
     *MIXED_TYPES,
 )
 #: Precision of a data type, and of the peak that it is compared with.
@@ -54,6 +58,8 @@ CPU_LAYER_PRECISIONS: Final = (*CPU_PRECISIONS, *MIXED_TYPES)
 CPU_PEAKS: Final = (*CPU_PRECISIONS, "int8")
 #: Precisions that exist on GPUs.
 GPU_PRECISIONS: Final = ("fp32", "tf32", "fp16", "fp16-tc", "bf16-tc", *FP8_PRECISIONS)
+#: Precisions of single layers on GPUs.
+GPU_LAYER_PRECISIONS: Final = (*GPU_PRECISIONS, "int8", *BLOCK_SCALED_PRECISIONS)
 PROPAGATIONS: Final = ("inference", "training")
 CACHES: Final = ("hot", "weights-cold", "all-cold")
 LAYOUTS: Final = ("best", "any", "nchw", "nhwc", "blocked")

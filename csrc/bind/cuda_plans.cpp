@@ -39,6 +39,8 @@ const char* name_of(cuda::DataType type) {
       return "int32";
     case cuda::DataType::int8:
       return "int8";
+    case cuda::DataType::float4_e2m1:
+      return "float4_e2m1";
   }
   return "unknown";
 }

@@ -38,23 +38,43 @@ inline Walk walk_along_target(const std::vector<std::int64_t>& dims,
   return walk;
 }
 
+struct Places {
+  std::int64_t source, target;
+};
+
+__device__ inline Places places_of(const Walk& walk, std::int64_t index) {
+  Places places{0, 0};
+  // Unrolled, so that arrays by axis are not in local memory.
+#pragma unroll
+  for (int axis = kMaxRank - 1; axis >= 0; --axis) {
+    if (axis >= walk.rank) continue;
+    const auto rest = index / walk.dims[axis];
+    const auto at = index - rest * walk.dims[axis];
+    places.source += at * walk.from[axis];
+    places.target += at * walk.to[axis];
+    index = rest;
+  }
+  return places;
+}
+
+// Writes pairs of four bits; the elements lie without gaps in the target.
+__global__ void pack_kernel(const float* from, std::uint8_t* to, Walk walk, std::int64_t elements) {
+  const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
+  for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+       2 * i < elements; i += step) {
+    int byte = float4_code(from[places_of(walk, 2 * i).source]);
+    if (2 * i + 1 < elements) byte |= float4_code(from[places_of(walk, 2 * i + 1).source]) << 4;
+    to[i] = static_cast<std::uint8_t>(byte);
+  }
+}
+
 __global__ void convert_kernel(const void* from, DataType from_type, void* to, DataType to_type,
                                Walk walk, std::int64_t elements) {
   const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
   for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
        i < elements; i += step) {
-    std::int64_t index = i, source = 0, target = 0;
-    // Unrolled, so that arrays by axis are not in local memory.
-#pragma unroll
-    for (int axis = kMaxRank - 1; axis >= 0; --axis) {
-      if (axis >= walk.rank) continue;
-      const auto rest = index / walk.dims[axis];
-      const auto at = index - rest * walk.dims[axis];
-      source += at * walk.from[axis];
-      target += at * walk.to[axis];
-      index = rest;
-    }
-    store(to, to_type, target, load(from, from_type, source));
+    const auto at = places_of(walk, i);
+    store(to, to_type, at.target, load(from, from_type, at.source));
   }
 }
 
@@ -80,6 +100,12 @@ void to_storage(const float* dense, const TensorSpec& spec, void* storage, CUstr
            static_cast<unsigned char*>(storage), bytes);
   }
   const auto walk = walk_along_target(spec.dims, plain_strides(spec.dims), spec.strides);
+  if (spec.type == DataType::float4_e2m1) {
+    PYDLBENCH_CHECK(spec.elements() == spec.span(), "pairs of elements lie without gaps");
+    launch(pack_kernel, convert_grid(spec.elements(), max_blocks), dim3(kConvertThreads), 0, stream,
+           dense, static_cast<std::uint8_t*>(storage), walk, spec.elements());
+    return;
+  }
   launch(convert_kernel, convert_grid(spec.elements(), max_blocks), dim3(kConvertThreads), 0,
          stream, dense, DataType::float32, view.data, view.type, walk, spec.elements());
 }

@@ -20,6 +20,22 @@ __device__ __forceinline__ void store_as(void* data, std::int64_t index, float v
   static_cast<T*>(data)[index] = from_float<T>(value);
 }
 
+// The lowest four bits: sign, two of exponent, one of significand.
+__device__ inline float float4_value(int code) {
+  const int exponent = code >> 1 & 3, digit = code & 1;
+  const float size = exponent == 0 ? 0.5f * static_cast<float>(digit)
+                                   : static_cast<float>((2 + digit) << exponent) / 4.0f;
+  return code & 8 ? -size : size;
+}
+
+// The code of a value, which must be one of the format.
+__device__ inline int float4_code(float value) {
+  const float size = value < 0 ? -value : value;
+  int code = 7;
+  while (code > 0 && float4_value(code) > size) --code;
+  return value < 0 ? code | 8 : code;
+}
+
 __device__ inline float load(const void* data, DataType type, std::int64_t index) {
   switch (type) {
     case DataType::float32:
@@ -34,6 +50,8 @@ __device__ inline float load(const void* data, DataType type, std::int64_t index
       return load_as<std::int32_t>(data, index);
     case DataType::int8:
       return load_as<std::int8_t>(data, index);
+    case DataType::float4_e2m1:
+      return float4_value(static_cast<const std::uint8_t*>(data)[index / 2] >> index % 2 * 4);
   }
   return 0.0f;
 }
@@ -52,6 +70,8 @@ __device__ inline void store(void* data, DataType type, std::int64_t index, floa
       return store_as<std::int32_t>(data, index, value);
     case DataType::int8:
       return store_as<std::int8_t>(data, index, value);
+    case DataType::float4_e2m1:
+      return;  // two threads would write the same byte: pack_kernel writes pairs
   }
 }
 

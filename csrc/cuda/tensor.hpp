@@ -39,7 +39,10 @@ struct TensorSpec {
     for (std::size_t i = 0; i < dims.size(); ++i) last += (dims[i] - 1) * strides[i];
     return last + 1;
   }
-  std::size_t bytes() const { return static_cast<std::size_t>(span()) * bytes_of(type); }
+  std::size_t bytes() const {
+    const auto places = type == DataType::float4_e2m1 ? (span() + 1) / 2 : span();
+    return static_cast<std::size_t>(places) * bytes_of(type);
+  }
   // Whether elements have the same addresses, independent of use.
   bool same_memory_as(const TensorSpec& other) const {
     return role == other.role && type == other.type && dims == other.dims &&

@@ -9,7 +9,7 @@ from pydlbench.ops.fused import NOTHING_FUSED
 from pydlbench.ops.op import Layer
 from pydlbench.records.measurement import Correctness, KernelSpec
 from pydlbench.timing.chunk import Chunk, ChunkRequest
-from pydlbench.words import CPU_LAYER_PRECISIONS, GPU_PRECISIONS, MIXED_TYPES
+from pydlbench.words import CPU_LAYER_PRECISIONS, GPU_LAYER_PRECISIONS, MIXED_TYPES
 
 #: Default limit of a convolution's workspace in frameworks, in bytes.
 DEFAULT_WORKSPACE = 1 << 33
@@ -160,7 +160,7 @@ def check_precision(precision: str, on_gpu: bool) -> None:
         UnsupportedError: this kind of device does not have the precision.
     """
     here, other, supported = (
-        ("GPU", "CPU", GPU_PRECISIONS) if on_gpu else ("CPU", "GPU", CPU_LAYER_PRECISIONS)
+        ("GPU", "CPU", GPU_LAYER_PRECISIONS) if on_gpu else ("CPU", "GPU", CPU_LAYER_PRECISIONS)
     )
     if precision not in supported:
         raise UnsupportedError(

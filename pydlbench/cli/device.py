@@ -12,7 +12,7 @@ from pydlbench.cli.options import DEVICE, THREADS, JsonOutput, flag, option
 from pydlbench.cli.output import Outputs
 from pydlbench.cli.values import pairs
 from pydlbench.errors import UsageError, nearest
-from pydlbench.words import CPU_PEAKS, GPU_PRECISIONS
+from pydlbench.words import CPU_PEAKS, GPU_LAYER_PRECISIONS
 
 if TYPE_CHECKING:
     from pydlbench.devices.cpu.record import DeviceRecord
@@ -92,7 +92,7 @@ def _arguments(args: DeviceOptions) -> tuple[dict[str, Any], tuple[str, ...]]:
                 f"--threads {args.threads}: cannot be combined with {device}, only a CPU's probes "
                 "have threads; nearest: --device cpu"
             )
-        return {"device": device, "precisions": GPU_PRECISIONS}, notes
+        return {"device": device, "precisions": GPU_LAYER_PRECISIONS}, notes
     return {"device": device, "threads": args.threads, "precisions": CPU_PEAKS}, notes
 
 

@@ -23,6 +23,7 @@ from pydlbench.words import (
     CPU_LAYER_PRECISIONS,
     CPU_PRECISIONS,
     FUSIONS,
+    GPU_LAYER_PRECISIONS,
     GPU_PRECISIONS,
     LAYOUTS,
     MIXED_TYPES,
@@ -393,11 +394,11 @@ def _kind_text(layer: Layer) -> str:
 
 def _precisions(device: str, given: Sequence[str]) -> list[str]:
     if device == "cpu":
-        gpu_only = set(GPU_PRECISIONS) - set(CPU_PRECISIONS)
+        gpu_only = set(GPU_LAYER_PRECISIONS) - set(CPU_LAYER_PRECISIONS)
         _refuse_gpu_values("--precision", given, gpu_only, [*CPU_PRECISIONS, "all"])
     allowed: Sequence[str] = CPU_PRECISIONS if device == "cpu" else GPU_PRECISIONS
-    if device == "cpu" and list(given) != ["all"]:
-        allowed = CPU_LAYER_PRECISIONS
+    if list(given) != ["all"]:
+        allowed = CPU_LAYER_PRECISIONS if device == "cpu" else GPU_LAYER_PRECISIONS
     return choices("--precision", ",".join(given), allowed, "all")
 
 

@@ -13,7 +13,7 @@ from pydlbench.ops.products import ATTENTION, GEMM
 from pydlbench.ops.recurrent import RECURRENT_OPS
 from pydlbench.ops.tensors import TENSOR_OPS
 from pydlbench.ops.windows import CONV, DECONV, POOL, RESIZES
-from pydlbench.words import FP8_PRECISIONS, MIXED_TYPES
+from pydlbench.words import BLOCK_SCALED_PRECISIONS, FP8_PRECISIONS, MIXED_TYPES
 
 #: All ops by key: the name, with the kind and a colon before it as in descriptors.
 OPS: Final[Mapping[str, Op]] = MappingProxyType(
@@ -46,6 +46,7 @@ _TYPE_BYTES: Final = {"f32": 4, "s32": 4, "bf16": 2, "f16": 2, "s8": 1, "u8": 1}
 ITEM_BYTES: Final[Mapping[str, int]] = MappingProxyType(
     {"fp32": 4, "tf32": 4, "fp16": 2, "fp16-tc": 2, "bf16": 2, "bf16-tc": 2}
     | dict.fromkeys(FP8_PRECISIONS, 1)
+    | dict.fromkeys(BLOCK_SCALED_PRECISIONS, 2)
     | {name: max(_TYPE_BYTES[kind] for kind in kinds) for name, kinds in MIXED_TYPES.items()}
 )
 
@@ -63,10 +64,16 @@ def tensor_types(layer: Layer, precision: str) -> dict[str, str]:
     return {"src": source, "weights": weights, "dst": result}
 
 
-def item_bytes(layer: Layer, precision: str) -> dict[str, int]:
+#: Bytes of an operand's element with its share of a scale.
+_SCALED_BYTES: Final = {"mxfp8-tc": 1 + 1 / 32, "nvfp4-tc": 1 / 2 + 1 / 16}
+
+
+def item_bytes(layer: Layer, precision: str) -> dict[str, float]:
     """Return the bytes of an element of each tensor by role."""
     types = tensor_types(layer, precision)
-    sizes = dict.fromkeys(layer.shapes(), ITEM_BYTES[precision])
+    sizes: dict[str, float] = dict.fromkeys(layer.shapes(), ITEM_BYTES[precision])
+    if precision in _SCALED_BYTES:
+        return sizes | dict.fromkeys(("src", "weights"), _SCALED_BYTES[precision])
     return sizes | {role: _TYPE_BYTES[kind] for role, kind in types.items()}
 
 

@@ -252,7 +252,7 @@ def cached_bytes(spec: KernelSpec, timing: str | None = None) -> int:
     written = spec.layer.writes(spec.pass_, spec.propagation) if timing == "events" else ()
     held = sizes.get("weights", ITEM_BYTES[spec.precision])
     weights = 0 if "weights" in written else spec.layer.weight_elements * held
-    return max(0, moved - weights)
+    return max(0, moved - int(weights))
 
 
 def _written_bytes(spec: KernelSpec) -> int:

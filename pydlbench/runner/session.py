@@ -33,7 +33,7 @@ from pydlbench.runner.problem import RowProblem, by_problem, is_quick
 from pydlbench.study.loop import random_order
 from pydlbench.study.table import Interference
 from pydlbench.timing.policy import LAYER_BUDGET_S
-from pydlbench.words import CPU_PEAKS, GPU_PRECISIONS, check_device, check_word
+from pydlbench.words import CPU_PEAKS, GPU_LAYER_PRECISIONS, check_device, check_word
 from pydlbench.workers.host import RemoteKernel, Worker
 
 
@@ -445,7 +445,7 @@ def peaks(
         UnsupportedError: the device cannot compute in this precision; says why.
     """
     check_device(device)
-    check_word("precision", precision, CPU_PEAKS if device == "cpu" else GPU_PRECISIONS)
+    check_word("precision", precision, CPU_PEAKS if device == "cpu" else GPU_LAYER_PRECISIONS)
     with Session(RunnerOptions(threads=threads)) as session:
         probed: DeviceRecord | GpuRecord
         if device == "cpu":
@@ -489,7 +489,9 @@ def probe_device(
     check_device(device)
     with Session(RunnerOptions(threads=threads, keep_probes=False)) as session:
         if device != "cpu":
-            return session.devices.gpu(device, GPU_PRECISIONS if precisions is None else precisions)
+            return session.devices.gpu(
+                device, GPU_LAYER_PRECISIONS if precisions is None else precisions
+            )
         try:
             return session.devices.cpu(CPU_PEAKS if precisions is None else precisions)
         except BackendMissingError as error:

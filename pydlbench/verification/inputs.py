@@ -82,10 +82,14 @@ _SIGNIFICAND = {
     "fp16-tc": 11,
     "bf16": 8,
     "bf16-tc": 8,
-    **dict.fromkeys(FP8_PRECISIONS, 4),
+    **dict.fromkeys((*FP8_PRECISIONS, "mxfp8-tc"), 4),
+    "nvfp4-tc": 2,
     # Results are float32 or integers, which are exact.
     **dict.fromkeys(MIXED_TYPES, 24),
 }
+
+#: Formats with few exponents: exponent of the distance of subnormal numbers, and largest number.
+_NARROW: Final = {**dict.fromkeys((*FP8_PRECISIONS, "mxfp8-tc"), (-9, 448)), "nvfp4-tc": (-1, 6)}
 
 #: Largest relative error of one rounding to nearest, by name of the format.
 UNIT_ROUNDOFF = {
@@ -139,7 +143,7 @@ def round_to(precision: str, array: NDArray[Any]) -> NDArray[np.float32]:
 
     Args:
         precision: ``fp32``, ``tf32``, ``fp16``, ``fp16-tc``, ``bf16``, ``bf16-tc`` or one of fp8
-            (e4m3, finite values saturating at 448 as its conversions do).
+            (e4m3, finite values saturating at 448 as its conversions do) or a block-scaled one.
         array: Values of any shape; not changed.
 
     Raises:
@@ -151,13 +155,13 @@ def round_to(precision: str, array: NDArray[Any]) -> NDArray[np.float32]:
         return values.copy()
     if precision.startswith("fp16"):
         return values.astype(np.float16).astype(np.float32)
-    if precision in FP8_PRECISIONS:
-        # Below 2**-6 numbers of e4m3 are subnormal: multiples of 2**-9.
+    if precision in _NARROW:
+        least, most = _NARROW[precision]
         with np.errstate(invalid="ignore"):  # a signalling NaN
             _, exponent = np.frexp(values)
-            spacing = np.ldexp(np.float32(1), np.maximum(exponent - bits, -9))
+            spacing = np.ldexp(np.float32(1), np.maximum(exponent - bits, least))
             rounded: NDArray[np.float32] = np.rint(values / spacing) * spacing
-        return np.clip(rounded, np.float32(-448), np.float32(448))
+        return np.clip(rounded, np.float32(-most), np.float32(most))
     return _drop_bits(values, 24 - bits)
 
 
@@ -214,7 +218,7 @@ class UniformTensor:
 
     def drawn(self) -> tuple[int, int, int, int, float]:
         """Return number of elements, key, significand bits and least spacing, for ``_cuda``."""
-        spacing = 2.0**-9 if self.precision in FP8_PRECISIONS else 0.0
+        spacing = 2.0 ** _NARROW[self.precision][0] if self.precision in _NARROW else 0.0
         return math.prod(self.shape), *self.key, significand_bits(self.precision), spacing
 
 

@@ -24,7 +24,7 @@ from pydlbench.verification.elements import (
 from pydlbench.verification.inputs import UNIT_ROUNDOFF, check_shape, significand_bits
 from pydlbench.verification.sums import check_fused, check_sums, rounds_to_integers
 from pydlbench.verification.threads import in_threads, quiet
-from pydlbench.words import MIXED_TYPES
+from pydlbench.words import BLOCK_SCALED_PRECISIONS, MIXED_TYPES
 
 # -----------------------------------------------------------------------------
 # How far a correct result may be from the exact one.
@@ -93,7 +93,9 @@ def tolerance(
     """
     storage = UNIT_ROUNDOFF["float32"]
     if precision != "tf32":
-        storage = 2.0 ** -significand_bits(precision)
+        # Results of block-scaled products are bfloat16.
+        scaled = precision in BLOCK_SCALED_PRECISIONS
+        storage = 2.0 ** -significand_bits("bf16-tc" if scaled else precision)
     truncates = accumulate in (TENSOR_ACCUMULATOR, FAST_ACCUMULATOR)
     truncation = _TRUNCATION_PER_TERM * terms if truncates else 0.0
     rounding = accumulate.removesuffix("-tensor") if truncates else accumulate

@@ -41,9 +41,8 @@ const char* product_of(const char* pass, const char* mode, int storage, int fuse
                        std::int64_t batch, std::int64_t m, std::int64_t k, std::int64_t n,
                        std::int64_t* out) try {
   const cublaslt::Storage stored{(storage & 1) != 0, (storage & 2) != 0, (storage & 4) != 0};
-  const auto type = pydlbench::cuda::storage(mode_of(mode));
-  const auto product = cublaslt::product(gemm_problem(batch, m, k, n), pass_of(pass), stored, type,
-                                         fused != 0, DataType::bfloat16);
+  const auto product = cublaslt::product(gemm_problem(batch, m, k, n), pass_of(pass), stored,
+                                         mode_of(mode), fused != 0);
   write(out, product.a);
   write(out, product.b);
   write(out, product.d);

@@ -107,6 +107,12 @@ cublasStatus_t fake_operation_set(cublasLtMatmulDesc_t descriptor,
     case CUBLASLT_MATMUL_DESC_FAST_ACCUM:
       record << "fast accumulation " << int{read<std::int8_t>(value, bytes)} << "\n";
       break;
+#if CUBLAS_VERSION >= 120800
+    case CUBLASLT_MATMUL_DESC_A_SCALE_MODE:
+    case CUBLASLT_MATMUL_DESC_B_SCALE_MODE:
+      record << "scale mode " << read<std::int32_t>(value, bytes) << "\n";
+      break;
+#endif
     case CUBLASLT_MATMUL_DESC_A_SCALE_POINTER:
     case CUBLASLT_MATMUL_DESC_B_SCALE_POINTER:
     case CUBLASLT_MATMUL_DESC_D_SCALE_POINTER:
@@ -240,6 +246,10 @@ cublasStatus_t fake_matmul(cublasLtHandle_t, cublasLtMatmulDesc_t operation_, co
     std::uint16_t scales[2];
     std::memcpy(&scales[0], alpha, 2), std::memcpy(&scales[1], beta, 2);
     record << " half alpha " << scales[0] << " beta " << scales[1] << "\n";
+  } else if (operation.scale == CUDA_R_32I) {
+    std::int32_t scales[2];
+    std::memcpy(&scales[0], alpha, 4), std::memcpy(&scales[1], beta, 4);
+    record << " whole alpha " << scales[0] << " beta " << scales[1] << "\n";
   } else {
     float scales[2];
     std::memcpy(&scales[0], alpha, 4), std::memcpy(&scales[1], beta, 4);

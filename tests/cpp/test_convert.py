@@ -23,6 +23,7 @@ TYPES: dict[str, tuple[int, Any]] = {
     "int32": (4, np.int32),
     "int8": (5, np.int8),
 }
+PACKED = {"float4_e2m1": (6, np.uint8)}
 
 
 def e4m3_table() -> NDArray[np.float64]:
@@ -123,7 +124,7 @@ class Converter:
     ) -> NDArray[np.float32]:
         dense = np.full(dims, np.nan, np.float32)
         self.compiled.convert_to_dense(
-            TYPES[name][0],
+            (TYPES | PACKED)[name][0],
             len(dims),
             integers(dims),
             integers(strides),
@@ -219,3 +220,29 @@ def test_the_device_makes_the_random_values_of_the_host(converter, precision, bl
         made(*counts, spacing, found.ctypes.data, blocks)
         np.testing.assert_array_equal(found[:size], tensor.array())
         assert np.isnan(found[size])
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("blocks", [1, 1 << 20])
+def test_four_bits_are_packed_in_pairs_along_the_target(converter, transposed, blocks):
+    sizes = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
+    rng = np.random.default_rng(1)
+    codes = rng.integers(0, 16, (48, 34))
+    dense = np.where(codes & 8, -sizes[codes & 7], sizes[codes & 7]).astype(np.float32)
+    strides = (1, 48) if transposed else (34, 1)
+    memory = np.full(dense.size // 2 + 1, 77, np.uint8)
+    converter.compiled.convert_to_storage(
+        pointer(dense),
+        6,
+        2,
+        integers(dense.shape),
+        integers(strides),
+        pointer(memory),
+        ctypes.c_int64(blocks),
+    )
+    assert memory[-1] == 77
+    codes = np.where(codes == 8, 0, codes)  # one zero is enough
+    placed = (codes.T if transposed else codes).reshape(-1)
+    np.testing.assert_array_equal(memory[:-1], placed[::2] | placed[1::2] << 4)
+    found = converter.download(memory, "float4_e2m1", dense.shape, strides)
+    np.testing.assert_array_equal(found, dense)

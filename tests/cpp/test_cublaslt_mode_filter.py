@@ -9,10 +9,11 @@ import pytest
 
 # The library's numerical flags.
 FMA, HMMA, IMMA = 1, 2, 4
-ACC16, ACC32 = 1 << 8, 2 << 8
+ACC16, ACC32, ACCINT = 1 << 8, 2 << 8, 8 << 8
 IN16, INBF, INTF32, IN32, INFP8 = 1 << 16, 2 << 16, 4 << 16, 8 << 16, 0x40 << 16
+IN8 = 0x20 << 16
 # Compute types, as mode_filter.hpp counts them.
-FLOAT32, PEDANTIC, TF32, FLOAT16 = range(4)
+FLOAT32, PEDANTIC, TF32, FLOAT16, INT32 = range(5)
 # Reduction schemes.
 IN_PLACE, COMPUTE_TYPE, OUTPUT_TYPE = 1, 2, 4
 
@@ -49,6 +50,8 @@ def _refusal(library: ctypes.CDLL, mode: str, compute: int, flags: int, scheme: 
         # What Hopper's kernels call their inputs.
         ("bf16-tc", FLOAT32, HMMA | ACC32 | IN16),
         ("fp8-tc", FLOAT32, HMMA | ACC32 | IN16),
+        ("int8", INT32, IMMA | ACCINT | IN8),
+        ("nvfp4-tc", FLOAT32, 0x10 | ACC32),
         # Hopper's kernels for TF32, the fastest there are.
         ("tf32", TF32, FMA | ACC32 | INTF32),
         ("tf32", TF32, HMMA | ACC32 | IN32),
@@ -86,6 +89,8 @@ def test_algorithms_of_the_mode_are_kept(library, mode, compute, flags):
         ("fp16-tc", FLOAT32, HMMA | ACC16 | ACC32 | IN16, "accumulates in float16"),
         ("bf16-tc", FLOAT32, ACC16 | INBF, "does not accumulate in float32"),
         ("fp8-tc", FLOAT32, FMA | ACC32 | INFP8, "uses no tensor cores"),
+        ("int8", INT32, FMA | ACCINT | IN8, "uses no tensor cores"),
+        ("int8", INT32, IMMA | ACC32 | IN8, "does not accumulate in int32"),
     ],
 )
 def test_other_algorithms_are_refused_with_a_reason(library, mode, compute, flags, reason):

@@ -16,9 +16,10 @@ from numpy.lib.stride_tricks import as_strided
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-FMA, HMMA = 1, 2
-ACC16, ACC32 = 1 << 8, 2 << 8
+FMA, HMMA, IMMA = 1, 2, 4
+ACC16, ACC32, ACCINT = 1 << 8, 2 << 8, 8 << 8
 IN16, INBF, INTF32, IN32, INFP8 = 1 << 16, 2 << 16, 4 << 16, 8 << 16, 0x40 << 16
+IN8 = 0x20 << 16
 NATIVE = {
     "fp32": FMA | ACC32 | IN32,
     "tf32": HMMA | ACC32 | INTF32,
@@ -27,13 +28,18 @@ NATIVE = {
     "bf16-tc": HMMA | ACC32 | INBF,
     "fp8-tc": HMMA | ACC32 | INFP8,
     "fp8-tc-fast": HMMA | ACC32 | INFP8,
+    "int8": IMMA | ACCINT | IN8,
+    "mxfp8-tc": HMMA | ACC32 | INFP8,
+    "nvfp4-tc": 0x10 | ACC32,
 }
 # cublasStatus_t.
 SUCCESS, ALLOC_FAILED, INVALID_VALUE, EXECUTION_FAILED, NOT_SUPPORTED = 0, 3, 7, 13, 15
 INTERNAL_ERROR = 14
 # cublasComputeType_t and cudaDataType_t.
 COMPUTE_32F, COMPUTE_32F_PEDANTIC, COMPUTE_TF32, COMPUTE_16F = 68, 69, 77, 64
+COMPUTE_32I = 72
 R_32F, R_16F, R_16BF, R_8F_E4M3 = 0, 2, 14, 28
+R_8I, R_32I, R_4F_E2M1 = 3, 10, 33
 # Preferences.
 WORKSPACE, REDUCTIONS, IMPLEMENTATIONS = 1, 3, 12
 
@@ -343,6 +349,49 @@ def test_fp8(library, mode, fast):
     assert library.plans(mode, "backward-data")[0].variant == "plain"
     with pytest.raises(RuntimeError, match="multiples of 16, and k is 24"):
         library.plans(mode, sizes=(1, 16, 24, 32))
+
+
+def test_int8_gives_exact_sums(library):
+    """TN, integers throughout, also the factors of the product and of C."""
+    library.offer(1, NATIVE["int8"])
+    library.offer(2, HMMA | ACC32 | IN8)
+    (plan,) = library.plans("int8", sizes=(1, 12, 20, 8))
+    assert (plan.algorithm, plan.accumulate, plan.tensor_cores) == ("algo 1", "int32", True)
+    assert plan.layout.endswith("TN")
+    assert _computes(library) == {COMPUTE_32I}
+    matrices = [int(line.split()[1]) for line in library.record if line.startswith("matrix")]
+    assert matrices == [R_8I, R_8I, R_32I, R_32I]
+    library.run(0, [1, 2, 3])
+    assert library.record[-1].endswith("whole alpha 1 beta 0")
+    for words in ({"fused": True}, {"pass_": "backward-data"}):
+        with pytest.raises(RuntimeError, match="int8 products have a forward pass"):
+            library.plans("int8", **words)
+    with pytest.raises(RuntimeError, match="multiples of 4, and k is 18"):
+        library.plans("int8", sizes=(1, 16, 18, 32))
+    with pytest.raises(RuntimeError, match=r"7\.0\) has no int8: it needs 7\.5"):
+        library.plans("int8", capability=70)
+
+
+@pytest.mark.parametrize(
+    ("mode", "scales", "stored"), [("mxfp8-tc", 2, R_8F_E4M3), ("nvfp4-tc", 1, R_4F_E2M1)]
+)
+def test_products_with_block_scales(library, mode, scales, stored):
+    """Scales of both operands, none of the result, which is bfloat16."""
+    library.offer(1, NATIVE[mode])
+    (plan,) = library.plans(mode, sizes=(1, 32, 64, 96), capability=100)
+    assert (plan.variant, plan.accumulate) == ("transposed", "float32")
+    assert "block scales are one" in " ".join(plan.notes)
+    record = library.record
+    assert record.count(f"scale mode {scales}") == 2
+    assert [line for line in record if line.startswith("scale ")][2:] == [
+        f"scale {attribute} is 1" for attribute in (17, 18)
+    ]
+    matrices = [int(line.split()[1]) for line in record if line.startswith("matrix")]
+    assert matrices == [stored, stored, R_16BF, R_16BF]
+    with pytest.raises(RuntimeError, match="multiples of 32, and k is 48"):
+        library.plans(mode, sizes=(1, 32, 48, 32), capability=100)
+    with pytest.raises(RuntimeError, match=rf"9\.0\) has no {mode}: it needs 10\.0"):
+        library.plans(mode)
 
 
 def test_a_fused_fp8_product_has_a_bfloat16_bias(library):

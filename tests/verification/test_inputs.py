@@ -108,6 +108,12 @@ def test_values_are_representable(precision):
         assert len(np.unique(array)) > 50
 
 
+def test_four_bits_round_to_their_few_values():
+    values = np.array([0.2, 0.25, 0.3, 0.76, 1.24, 2.4, 2.5, 3.6, 4.9, 5.1, 9, -0.3], np.float32)
+    rounded = [0, 0, 0.5, 1, 1, 2, 2, 4, 4, 6, 6, -0.5]
+    np.testing.assert_array_equal(round_to("nvfp4-tc", values), np.float32(rounded))
+
+
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
 @pytest.mark.parametrize("kernel", [2, (3, 2), 7])
 def test_no_ties_within_a_pooling_window(precision, kernel):

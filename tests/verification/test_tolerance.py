@@ -17,6 +17,7 @@ def test_formula():
     assert tolerance("bf16", 100) == 2**-8 + 2**-24 * 34
     assert tolerance("fp16", 1, accumulate="float16") == 2**-11 * 8
     assert tolerance("tf32", 100) == tolerance("fp32", 100)
+    assert tolerance("nvfp4-tc", 100) == tolerance("bf16-tc", 100)
 
 
 def test_fast_accumulation_is_allowed_what_hopper_cuts_off():

@@ -20,7 +20,11 @@ std::vector<Compute> computes(Mode mode) {
     case Mode::bf16_tc:
     case Mode::fp8_tc:
     case Mode::fp8_tc_fast:
+    case Mode::mxfp8_tc:
+    case Mode::nvfp4_tc:
       return {Compute::float32};
+    case Mode::int8:
+      return {Compute::int32};
   }
   return {};
 }
@@ -34,7 +38,7 @@ std::uint64_t allowed_implementations(Mode mode) {
 
 std::uint32_t allowed_reductions(Mode mode, Compute compute) {
   // Partial sums that are stored in 16 bits are not float32 accumulation.
-  const bool narrow_output = storage(mode) != DataType::float32;
+  const bool narrow_output = bytes_of(result_type(mode)) < bytes_of(DataType::float32);
   return narrow_output && compute != Compute::float16 ? reduction::compute_type : reduction::any;
 }
 
@@ -53,17 +57,19 @@ std::optional<std::string> refusal(Mode mode, Compute compute, std::uint64_t fla
   } else if (operations != 0 && !(mode == Mode::tf32 && (inputs & flag::input_tf32))) {
     // Unknown bits of newer libraries count as tensor cores. Only tensor cores compute with TF32
     // inputs, although Hopper's kernels report FMA.
-    const auto others = is_fp8(mode) ? 0 : flag::imma | flag::dmma;
+    const auto others = is_narrow(mode) ? 0 : flag::imma | flag::dmma;
     if (!(operations & flag::tensor_operations & ~others)) {
-      return is_fp8(mode) ? "uses no tensor cores" : "uses no floating-point tensor cores";
+      return is_narrow(mode) ? "uses no tensor cores" : "uses no floating-point tensor cores";
     }
   }
   // For 16 and 8 bits the storage type decides: Hopper's kernels report all of them as float16.
   if (mode == Mode::tf32 && (inputs & ~(flag::input_tf32 | flag::input_32f))) {
     return "does not compute in TF32";
   }
-  if (on_tensor_cores(mode) && accumulators != 0 && !(accumulators & flag::accumulator_32f)) {
-    return "does not accumulate in float32";
+  const bool integers = mode == Mode::int8;
+  const auto wanted = integers ? flag::accumulator_32i : flag::accumulator_32f;
+  if (on_tensor_cores(mode) && accumulators != 0 && !(accumulators & wanted)) {
+    return integers ? "does not accumulate in int32" : "does not accumulate in float32";
   }
   if (compute != Compute::float16 && (accumulators & flag::accumulator_16f)) {
     return "accumulates in float16";
@@ -80,6 +86,7 @@ std::optional<bool> tensor_cores(std::uint64_t flags) {
 }
 
 std::string accumulate(Compute compute, std::uint64_t flags) {
+  if (compute == Compute::int32) return "int32";
   // Hopper's kernels for float16 accumulate in it, but report float32.
   return compute == Compute::float16 || (flags & flag::accumulator_16f) ? "float16" : "float32";
 }
@@ -114,12 +121,14 @@ std::vector<std::string> names(std::uint64_t flags) {
 
 void check_mode(Mode mode, const PlainGemm& problem, int capability) {
   require_capability(mode, capability);
-  if (!is_fp8(mode)) return;
+  if (!is_narrow(mode)) return;
+  const int multiple = mode == Mode::int8 ? 4 : scale_block(mode) > 0 ? 32 : 16;
   for (const auto& [letter, size] :
        {std::pair{"m", problem.m}, {"k", problem.k}, {"n", problem.n}}) {
-    if (size % 16 != 0) {
-      throw Unsupported(std::string(name_of(mode)) + " needs sizes that are multiples of 16, and " +
-                        letter + " is " + std::to_string(size));
+    if (size % multiple != 0) {
+      throw Unsupported(std::string(name_of(mode)) + " needs sizes that are multiples of " +
+                        std::to_string(multiple) + ", and " + letter + " is " +
+                        std::to_string(size));
     }
   }
 }

@@ -32,7 +32,7 @@ constexpr std::uint32_t none = 0, in_place = 1, compute_type = 2, output_type = 
 }
 
 // The requested compute type.
-enum class Compute { float32, float32_pedantic, fast_tf32, float16 };
+enum class Compute { float32, float32_pedantic, fast_tf32, float16, int32 };
 
 // The compute types of a mode, the preferred one first.
 std::vector<Compute> computes(Mode mode);
@@ -53,7 +53,7 @@ std::optional<std::string> refusal(Mode mode, Compute compute, std::uint64_t fla
 // Whether the flags contain tensor cores; nothing if they contain no operation.
 std::optional<bool> tensor_cores(std::uint64_t flags);
 
-// "float32" or "float16": the latter if the compute type or the flags contain it.
+// "int32", "float32" or "float16": the latter if the compute type or the flags contain it.
 std::string accumulate(Compute compute, std::uint64_t flags);
 
 // The library's names of the flags: "FMA", "ACCUMULATOR_32F", "INPUT_TF32".

@@ -38,10 +38,12 @@ class GemmPlan final : public Plan {
           static_cast<const void*>(pointers[product.bias]));
     }
     constexpr float one = 1.0f, zero = 0.0f;
-    constexpr std::uint16_t half_one = 0x3c00, half_zero = 0;
-    const bool half = d.compute == Compute::float16;
-    const auto* alpha = half ? static_cast<const void*>(&half_one) : &one;
-    const auto* beta = half ? static_cast<const void*>(&half_zero) : &zero;
+    constexpr std::uint16_t half_one = 0x3c00;
+    constexpr std::int32_t whole_one = 1;
+    const void* alpha = d.compute == Compute::float16 ? static_cast<const void*>(&half_one)
+                        : d.compute == Compute::int32 ? static_cast<const void*>(&whole_one)
+                                                      : &one;
+    const void* beta = &zero;  // all bits are zero in each type
     void* result = pointers[product.d.tensor];
     // beta is zero, so C is not read; use the result itself if the types agree.
     const bool same_type = product.tensors[product.d.tensor].type != DataType::float8_e4m3;
@@ -64,6 +66,10 @@ class GemmPlan final : public Plan {
 constexpr char kPromotedSums[] =
     "FAST_ACCUM off: partial sums are promoted to float32, which is slower than figures that are "
     "published with it on";
+// The scales take an eighth (NVFP4: 1 byte of 9) or less of the operands' memory, and are the same
+// for all rotating sets.
+constexpr char kUnitScales[] =
+    "all block scales are one: the kernel reads and applies them, their order is not tested";
 constexpr char kFastSums[] = "FAST_ACCUM on: partial sums are not promoted to float32";
 
 PlanFacts facts(const Described& described, const Found& found, Pass pass, Mode mode, bool plain) {
@@ -82,6 +88,7 @@ PlanFacts facts(const Described& described, const Found& found, Pass pass, Mode 
   if (is_fp8(mode)) {
     facts.notes.emplace_back(mode == Mode::fp8_tc_fast ? kFastSums : kPromotedSums);
   }
+  if (scale_block(mode) > 0) facts.notes.emplace_back(kUnitScales);
   if (!facts.tensor_cores) {
     facts.notes.emplace_back("the library names no operations: the mode is what was asked for");
   }
@@ -123,8 +130,9 @@ std::vector<std::shared_ptr<Plan>> plans(const std::shared_ptr<const Session>& s
     throw Unsupported("bias and ReLU are fused into the forward pass only");
   }
   check_mode(mode, problem, capability);
-  const auto type = storage(mode);
-  const auto bias_type = is_fp8(mode) ? DataType::bfloat16 : type;
+  if (mode == Mode::int8 && (fused || !is_forward(pass))) {
+    throw Unsupported("int8 products have a forward pass, with exact sums and nothing fused");
+  }
 
   std::vector<std::shared_ptr<Plan>> plans;
   Names names;
@@ -135,8 +143,8 @@ std::vector<std::shared_ptr<Plan>> plans(const std::shared_ptr<const Session>& s
     for (const auto compute : computes(mode)) {
       // Stricter than fp32 requires, and mostly the same kernels under other algorithms.
       if (compute == Compute::float32_pedantic && is_answered) continue;
-      const auto described = describe(
-          session, product(problem, pass, storage, type, fused, bias_type), mode, compute, fused);
+      const auto described =
+          describe(session, product(problem, pass, storage, mode, fused), mode, compute, fused);
       const auto searched = search(*described, mode, workspace_limit);
       offered += searched.offered;
       if (!searched.refused.empty()) refused = searched.refused;

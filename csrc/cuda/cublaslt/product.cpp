@@ -46,9 +46,11 @@ std::string described(const Matrix& matrix, bool batched) {
 
 }  // namespace
 
-Product product(const PlainGemm& problem, Pass pass, const Storage& storage, DataType type,
-                bool fused, DataType bias_type) {
+Product product(const PlainGemm& problem, Pass pass, const Storage& storage, Mode mode,
+                bool fused) {
   const auto& p = problem;
+  const auto type = cuda::storage(mode);
+  const auto bias_type = is_narrow(mode) ? DataType::bfloat16 : type;
   PYDLBENCH_CHECK(p.batch_count > 0 && p.m > 0 && p.k > 0 && p.n > 0, "sizes are positive");
   const Matrix src{"src", 'm', 'k', p.m, p.k, storage.src};
   const Matrix weights{"weights", 'k', 'n', p.k, p.n, storage.weights};
@@ -89,7 +91,7 @@ Product product(const PlainGemm& problem, Pass pass, const Storage& storage, Dat
     made.bias = made.tensors.size();
     made.tensors.push_back({"bias", bias_type, {1, 1, p.n}, {p.n, p.n, 1}, Use::input});
   }
-  made.tensors.push_back(spec(result, made.batch, type, Use::output));
+  made.tensors.push_back(spec(result, made.batch, result_type(mode), Use::output));
 
   const bool batched = p.batch_count > 1;
   made.layout = described(src, batched) + ", " + described(weights, batched) + ", " +
@@ -100,7 +102,7 @@ Product product(const PlainGemm& problem, Pass pass, const Storage& storage, Dat
 
 std::vector<Storage> storages(Pass pass, Mode mode) {
   const Storage plain{}, weights_transposed{false, true, false};
-  if (!is_fp8(mode)) return {plain, weights_transposed};
+  if (!is_narrow(mode)) return {plain, weights_transposed};
   switch (pass) {
     case Pass::forward_inference:
     case Pass::forward_training:

@@ -42,11 +42,10 @@ struct Product {
 
 // Describes a product for cuBLAS. A fused product (forward only) has a bias [1, 1, n] before its
 // result, along the rows of D.
-Product product(const PlainGemm& problem, Pass pass, const Storage& storage, DataType type,
-                bool fused, DataType bias_type);
+Product product(const PlainGemm& problem, Pass pass, const Storage& storage, Mode mode, bool fused);
 
-// The storages to try, the plain one first; for FP8 only TN: both operands with the reduced
-// dimension contiguous, as FP8 tensor cores require.
+// The storages to try, the plain one first; for 8 bits and less only TN: both operands with the
+// reduced dimension contiguous, as tensor cores require.
 std::vector<Storage> storages(Pass pass, Mode mode);
 
 }  // namespace pydlbench::cuda::cublaslt

@@ -21,6 +21,8 @@ cublasComputeType_t library_type(Compute compute) {
       return CUBLAS_COMPUTE_32F_FAST_TF32;
     case Compute::float16:
       return CUBLAS_COMPUTE_16F;
+    case Compute::int32:
+      return CUBLAS_COMPUTE_32I;
   }
   throw Unsupported("unknown compute type");
 }
@@ -39,6 +41,12 @@ cudaDataType_t library_type(DataType type) {
       return CUDA_R_32I;
     case DataType::int8:
       return CUDA_R_8I;
+    case DataType::float4_e2m1:
+#if CUBLAS_VERSION >= 120800
+      return CUDA_R_4F_E2M1;
+#else
+      break;
+#endif
   }
   throw Unsupported("unknown data type");
 }
@@ -59,6 +67,25 @@ void set_fp8(const Session& session, Mode mode, const Operation& operation) {
   }
   // Keeps partial sums in the tensor cores' accumulators, with fewer bits than float32.
   set(lt, operation, CUBLASLT_MATMUL_DESC_FAST_ACCUM, std::int8_t{mode == Mode::fp8_tc_fast});
+}
+
+// Sets the scales of the operands' blocks.
+void set_block_scales(const Session& session, Mode mode, const Operation& operation) {
+#if CUBLAS_VERSION >= 120800
+  const auto& lt = session.lt;
+  const void* one = session.one.get();
+  const auto kind =
+      static_cast<std::int32_t>(mode == Mode::nvfp4_tc ? CUBLASLT_MATMUL_MATRIX_SCALE_VEC16_UE4M3
+                                                       : CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0);
+  set(lt, operation, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, kind);
+  set(lt, operation, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, kind);
+  set(lt, operation, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, one);
+  set(lt, operation, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, one);
+#else
+  (void)session, (void)operation;
+  throw Unsupported(std::string(name_of(mode)) +
+                    " needs a build with cuBLAS 12.8 or later, for its block scales");
+#endif
 }
 
 AlgorithmConfig config_of(const Lt& lt, const cublasLtMatmulAlgo_t& algorithm) {
@@ -141,13 +168,16 @@ Search search_among(const Described& described, Mode mode, std::size_t workspace
 std::shared_ptr<const Described> describe(std::shared_ptr<const Session> session, Product product,
                                           Mode mode, Compute compute, bool fused) {
   const auto& lt = session->lt;
-  const auto scale = compute == Compute::float16 ? CUDA_R_16F : CUDA_R_32F;
+  const auto scale = compute == Compute::float16 ? CUDA_R_16F
+                     : compute == Compute::int32 ? CUDA_R_32I
+                                                 : CUDA_R_32F;
   auto operation = make_operation(lt, library_type(compute), scale);
   set(lt, operation, CUBLASLT_MATMUL_DESC_TRANSA,
       std::int32_t{product.a.transpose ? CUBLAS_OP_T : CUBLAS_OP_N});
   set(lt, operation, CUBLASLT_MATMUL_DESC_TRANSB,
       std::int32_t{product.b.transpose ? CUBLAS_OP_T : CUBLAS_OP_N});
   if (is_fp8(mode)) set_fp8(*session, mode, operation);
+  if (scale_block(mode) > 0) set_block_scales(*session, mode, operation);
   if (fused) {
     set(lt, operation, CUBLASLT_MATMUL_DESC_EPILOGUE,
         static_cast<std::uint32_t>(CUBLASLT_EPILOGUE_RELU_BIAS));
@@ -159,9 +189,9 @@ std::shared_ptr<const Described> describe(std::shared_ptr<const Session> session
   }
   const auto type = storage(mode);
   // With an FP8 result the library requires a 16-bit C, although beta is zero and C is not read.
-  const auto c_type = is_fp8(mode) ? DataType::bfloat16 : type;
+  const auto d_type = result_type(mode), c_type = is_fp8(mode) ? DataType::bfloat16 : d_type;
   auto a = layout(lt, product, product.a, type), b = layout(lt, product, product.b, type);
-  auto c = layout(lt, product, product.d, c_type), d = layout(lt, product, product.d, type);
+  auto c = layout(lt, product, product.d, c_type), d = layout(lt, product, product.d, d_type);
   return std::make_shared<Described>(Described{std::move(session), std::move(product), compute,
                                                fused, std::move(operation), std::move(a),
                                                std::move(b), std::move(c), std::move(d)});

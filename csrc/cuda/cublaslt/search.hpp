@@ -23,7 +23,7 @@ struct Session {
 
   Lt lt;
   Handle handle;
-  std::shared_ptr<const void> one;  // 1.0f in device memory, for FP8's scales
+  std::shared_ptr<const void> one;  // in device memory, for scales: 1.0f, or one of each block
 };
 
 // The library's descriptors of a product, which its plans share.

@@ -8,10 +8,10 @@ namespace pydlbench::cuda::cudnn {
 
 std::vector<TensorSpec> convolution_tensors(const Convolution& convolution) {
   const auto& p = convolution.problem;
-  const auto type = storage(convolution.mode);
   const auto tensor = [&](const char* role, std::vector<std::int64_t> dims, bool is_result) {
     const bool last = convolution.layout == Layout::nhwc;
     auto strides = last ? channels_last_strides(dims) : plain_strides(dims);
+    const auto type = is_result ? result_type(convolution.mode) : storage(convolution.mode);
     return TensorSpec{role, type, std::move(dims), std::move(strides),
                       is_result ? Use::output : Use::input};
   };

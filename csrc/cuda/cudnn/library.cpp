@@ -33,6 +33,10 @@ cudnnDataType_t type_of(DataType type) {
       return CUDNN_DATA_HALF;
     case DataType::bfloat16:
       return CUDNN_DATA_BFLOAT16;
+    case DataType::int32:
+      return CUDNN_DATA_INT32;
+    case DataType::int8:
+      return CUDNN_DATA_INT8;
     default:
       throw Unsupported("cuDNN in this storage format is not built");
   }

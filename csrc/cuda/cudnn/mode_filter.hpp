@@ -86,6 +86,7 @@ inline std::optional<std::string> objection(Mode mode, const Notes& notes) {
 
 // The accumulator of an engine of the mode.
 inline std::string accumulator(DataType compute, const Notes& notes) {
+  if (compute == DataType::int32) return "int32";
   const bool half = compute == DataType::float16 || has(notes, "REDUCED_PRECISION_REDUCTION");
   return half ? "float16" : "float32";
 }

@@ -157,14 +157,18 @@ std::vector<Layout> layouts_of(const std::string& name) {
 
 // float32; without tensor cores also float16, which is twice as fast, and recorded as such.
 std::vector<DataType> compute_types(Mode mode, bool fused) {
+  if (mode == Mode::int8) return {DataType::int32};
   if (mode == Mode::fp16 && !fused) return {DataType::float32, DataType::float16};
   return {DataType::float32};
 }
 
 void check_request(const Target& target, Pass pass, Mode mode, const PlanRequest& request) {
-  if (is_fp8(mode)) {
+  if (is_narrow(mode) && mode != Mode::int8) {
     throw Unsupported(std::string(name_of(mode)) +
                       " is for GEMM: cuDNN's convolutions are measured in the other modes");
+  }
+  if (mode == Mode::int8 && (request.fused || !is_forward(pass))) {
+    throw Unsupported("int8 convolutions have a forward pass, with exact sums and nothing fused");
   }
   require_capability(mode, target.capability());
   if (request.fused && !is_forward(pass)) {

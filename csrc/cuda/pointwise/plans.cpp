@@ -88,9 +88,9 @@ std::vector<std::shared_ptr<Plan>> pointwise_plans(const PointwiseProblem& probl
                                                    const PointwiseTarget& target) {
   const Op& op = find_op(problem.op);
   check_pass(problem, pass);
-  if (is_fp8(mode)) {
+  if (is_narrow(mode)) {
     throw Unsupported("pointwise kernels have no " + std::string(name_of(mode)) +
-                      ": that mode is for matrix products");
+                      ": that mode is for sums of products");
   }
   require_capability(mode, target.capability);
   check_problem(problem);

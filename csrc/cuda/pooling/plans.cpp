@@ -14,8 +14,8 @@ namespace pydlbench::cuda {
 std::vector<std::shared_ptr<Plan>> pool2d_plans(const Device& device, const PoolProblem& problem,
                                                 Pass pass, Mode mode, const std::string& layout) {
   if (pass == Pass::backward_weights) throw Unsupported("pooling has no weights");
-  if (is_fp8(mode)) {
-    throw Unsupported(std::string(name_of(mode)) + " is for matrix products only, not for pooling");
+  if (is_narrow(mode)) {
+    throw Unsupported(std::string(name_of(mode)) + " is for sums of products, not for pooling");
   }
   require_capability(mode, device.facts().capability());
   const bool both = layout == "best" || layout == "any";

@@ -56,8 +56,12 @@ __device__ inline Deviation deviation_of(const View& output, std::int64_t index,
                                          bool relu) {
   const double expected = relu && sum.value < 0.0 ? 0.0 : sum.value;
   const double scale = fmax(fabs(sum.value) + sqrt(sum.squares), smallest_normal(output.type));
-  return deviation_of(load(output.data, output.type, offset(output, index)), expected, scale,
-                      index);
+  const auto at = offset(output, index);
+  // Sums of integers may need more digits than float32 has.
+  const double got = output.type == DataType::int32
+                         ? static_cast<double>(static_cast<const std::int32_t*>(output.data)[at])
+                         : static_cast<double>(load(output.data, output.type, at));
+  return deviation_of(got, expected, scale, index);
 }
 
 // The sum over the block, in the same order each time; valid in thread 0.

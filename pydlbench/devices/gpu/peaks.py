@@ -8,7 +8,7 @@ from pydlbench.devices.findings import FlopRate, TheoreticalPeak
 from pydlbench.devices.gpu.cards import find_card
 from pydlbench.devices.gpu.facts import GpuFacts
 from pydlbench.units import format_hz
-from pydlbench.words import FP8_PRECISIONS, GPU_PRECISIONS
+from pydlbench.words import FP8_PRECISIONS, GPU_LAYER_PRECISIONS
 
 # -----------------------------------------------------------------------------
 # FLOP per clock and multiprocessor, from the number and the width of its arithmetic units.
@@ -27,9 +27,6 @@ from pydlbench.words import FP8_PRECISIONS, GPU_PRECISIONS
 # The compute capability alone does not decide everything: GeForce cards accumulate in float32 at
 # half the rate of the same chip's professional cards, and some chips of capability 7.5 have no
 # tensor cores.
-
-#: Modes of rows, and those that only have a theoretical peak so far.
-PRECISIONS = (*GPU_PRECISIONS, "int8", "mxfp8-tc", "nvfp4-tc")
 
 # The capability that a mode needs, for messages.
 _NEEDS = {
@@ -139,8 +136,8 @@ def unknown_capability(facts: GpuFacts) -> bool:
 
 def lacks(facts: GpuFacts, precision: str) -> str | None:
     """Return why a GPU has no peak in ``precision``, or None if it has one."""
-    if precision not in PRECISIONS:
-        return f"{precision}: no mode of GPUs; choices: {', '.join(PRECISIONS)}"
+    if precision not in GPU_LAYER_PRECISIONS:
+        return f"{precision}: no mode of GPUs; choices: {', '.join(GPU_LAYER_PRECISIONS)}"
     unit = _TABLE.get(facts.capability)
     if unit is None:
         return (
@@ -167,7 +164,7 @@ def flop_rate(facts: GpuFacts, precision: str, accumulate: str = "float32") -> F
 
     Args:
         facts: facts of the GPU.
-        precision: one of :data:`PRECISIONS`.
+        precision: one of :data:`GPU_LAYER_PRECISIONS`.
         accumulate: accumulator, ``float32`` or ``float16``; matters for ``fp16``, ``fp16-tc`` and
             ``fp8-tc``.
     """
@@ -227,7 +224,7 @@ def theoretical_peak(
 
     Args:
         facts: facts of the GPU.
-        precision: one of :data:`PRECISIONS`; ``fp16`` is that of the CUDA cores.
+        precision: one of :data:`GPU_LAYER_PRECISIONS`; ``fp16`` is that of the CUDA cores.
         clock_hz: clock of the multiprocessors in Hz; the rated one by default.
         accumulate: ``float32`` or ``float16``; :func:`lacks` returns the reason for a None.
     """

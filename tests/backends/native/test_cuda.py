@@ -443,3 +443,12 @@ def test_the_best_product_is_the_peak(native, backend):
     assert reading["kernel"] == "64x64x64 cuDNN 9.0 fast"
     with pytest.raises(UnsupportedError, match="probe: heat"):
         backend.probe("heat", {})
+
+
+def test_sums_of_integers_are_exact(native, backend):
+    native.offer = [fake_cuda.Plan("rounds", error=1e-7, accumulate="int32", tensor_cores=True)]
+    with pytest.raises(PrimitiveError):
+        prepare(backend, precision="int8")
+    native.offer = [fake_cuda.Plan("exact", error=0.0, accumulate="int32", tensor_cores=True)]
+    facts = prepare(backend, precision="int8").facts
+    assert (facts.accumulate, facts.correct.tolerance) == ("int32", 0.0)

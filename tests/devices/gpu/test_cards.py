@@ -7,7 +7,8 @@ import pytest
 
 from pydlbench.devices.gpu.cards import card_named, find_card, known_cards
 from pydlbench.devices.gpu.facts import GpuFacts
-from pydlbench.devices.gpu.peaks import PRECISIONS, accumulator, theoretical_peak
+from pydlbench.devices.gpu.peaks import accumulator, theoretical_peak
+from pydlbench.words import GPU_LAYER_PRECISIONS
 
 CARDS = known_cards()
 
@@ -53,7 +54,7 @@ def test_every_name_of_a_card_finds_it():
 
 def test_figures_are_of_known_precisions_and_names_are_distinct():
     for card in CARDS:
-        assert set(card.tflops) | set(card.tflops_float16) <= set(PRECISIONS)
+        assert set(card.tflops) | set(card.tflops_float16) <= set(GPU_LAYER_PRECISIONS)
     assert max(Counter(card.name.casefold() for card in CARDS).values()) == 1
 
 
