@@ -144,7 +144,7 @@ class BreakdownTask(ModelTask):
         from pydlbench.steps.run import check_memory_of_parts
 
         step = self.rows[0].spec
-        if self.graph is not None and not step.on_gpu:
+        if self.graph is not None:
             check_memory_of_parts(self.graph, step, read_cpu_facts().memory_available_bytes)
 
     def measure_steps(self, session: Any, view: View) -> Iterator[Result]:

@@ -96,7 +96,7 @@ def read_tasks(args: DiagnoseOptions) -> tuple[list[Task], tuple[str, ...]]:
             near = f"nearest: --{name} {first}" if others else "nearest: leave it out"
             raise UsageError(f"--{name} {text}: one at a time; {near}")
     model, rows, notes, guessed = read_steps(args, FRAMEWORKS[:1])
-    if model is not None and not rows[0].spec.on_gpu:
+    if model is not None:
         available = read_cpu_facts().memory_available_bytes
         check_memory_of_parts(model, rows[0].spec, available)
     options = kernel_options(args, args.budget)

@@ -491,9 +491,10 @@ _GRADIENT_COPIES: Final = 2
 # Copies of the activations: with their gradients or reordered copies.
 _ACTIVATION_COPIES: Final = 2
 # Steps that a breakdown holds at the same time: the step, the traced step, and the step with kept
-# pages. There is one more with folded batch norm (forward steps in PyTorch); on a CPU one whose
-# libraries log, in the modes that have a log, and in eager mode one whose operands calls alone use,
-# in a process that keeps its pages. The factor of the activations covers these operands.
+# pages; on a GPU the traced step and the steps of even and odd rounds. There is one more with
+# folded batch norm (forward steps in PyTorch); on a CPU one whose libraries log, in the modes that
+# have a log, and in eager mode one whose operands calls alone use, in a process that keeps its
+# pages. The factor of the activations covers these operands.
 _BREAKDOWN_STEPS: Final = 3
 _LOGGED_MODES: Final = ("eager", "graph")
 
@@ -504,19 +505,18 @@ def check_memory_of_parts(model: Model, step: StepSpec, available: int | None) -
     Args:
         model: the model with its batch.
         step: the step.
-        available: bytes of memory of the host or the step's GPU; None if unknown.
+        available: bytes of the host's memory; None if unknown.
 
     Raises:
         UsageError: it does not fit; names the largest batch that does.
     """
-    # Parts have processes of their own; on a GPU the step and its graph share one.
     normalised = any(node.op == "batchnorm" for node in model)
     folds = normalised and step.framework == "torch" and not step.backward
     held = _BREAKDOWN_STEPS + folds + (not step.on_gpu and step.mode in _LOGGED_MODES)
-    processes = 1 if step.on_gpu else held + 1
+    # Each has a process, and so have native kernels on a CPU.
+    processes = held + (not step.on_gpu)
     held += not step.on_gpu and step.mode == "eager"
-    there = msgspec.structs.replace(step, device="cpu")
-    check_memory(model, there, available, held, processes)
+    check_memory(model, step, available, held, processes)
 
 
 def check_memory(

@@ -47,3 +47,14 @@ def test_a_breakdown_needs_room_for_five_steps():
 def test_a_model_that_never_fits_has_no_batch_to_name():
     with pytest.raises(UsageError, match="nearest: a smaller model"):
         check_memory_of_parts(build_model("vgg11", 1), STEP, 1 << 30)
+
+
+def test_on_a_gpu_three_processes_hold_weights_on_the_host_and_no_activations():
+    step = StepSpec(model="vgg16", phase="training", framework="torch", device="cuda:0")
+    weights = 138_357_544 * 4
+    # Three processes, each with three copies of the weights and two of their gradients.
+    needed = 3 * 600_000_000 + 3 * 5 * weights
+    model = build_model("vgg16", 100_000)
+    check_memory_of_parts(model, step, int(1.01 * needed))
+    with pytest.raises(UsageError, match=r"for 3 times .* nearest: a smaller model"):
+        check_memory_of_parts(model, step, int(0.99 * needed))
