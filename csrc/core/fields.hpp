@@ -138,6 +138,10 @@ inline void take_special_fields(Fields& fields, GemmProblem& problem) {
   }
 }
 
+inline void take_special_fields(Fields& fields, AttentionProblem& problem) {
+  problem.causal = fields.take<bool>("causal");
+}
+
 // The parameters of an operation are checked by its implementation.
 inline void take_special_fields(Fields& fields, PointwiseProblem& problem) {
   problem.op = fields.take<std::string>("op");

@@ -101,6 +101,22 @@ struct GemmProblem {
   };
 };
 
+// Scaled dot-product attention: several heads of queries may share one of keys and values.
+struct AttentionProblem {
+  std::int64_t batch, heads, kv_heads, queries, keys, size, value_size;
+  bool causal;
+
+  static constexpr Field<AttentionProblem> fields[] = {
+      {"batch", &AttentionProblem::batch},
+      {"heads", &AttentionProblem::heads},
+      {"kv_heads", &AttentionProblem::kv_heads},
+      {"queries", &AttentionProblem::queries},
+      {"keys", &AttentionProblem::keys},
+      {"size", &AttentionProblem::size},
+      {"value_size", &AttentionProblem::value_size},
+  };
+};
+
 // A memory-bound layer: an operation on NCHW images, or on one tensor of weights (of `channels`
 // elements). Roles, formulas and passes are as in pydlbench.ops.pointwise.
 struct PointwiseProblem {

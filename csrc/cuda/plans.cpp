@@ -4,6 +4,7 @@
 
 #include "core/error.hpp"
 #include "cuda/cublaslt/plans.hpp"
+#include "cuda/cudnn/attention.hpp"
 #include "cuda/cudnn/plans.hpp"
 #include "cuda/cudnn/target.hpp"
 #include "cuda/plain.hpp"
@@ -72,6 +73,13 @@ const Kind kKinds[] = {
      [](const Fields& fields, Pass pass, bool) {
        return pool2d_reference(pass, dense(problem_of<PoolProblem>(fields)));
      }},
+    {"attention",
+     [](const Device* device, const Fields& fields, Pass pass, Mode mode, const Search& search) {
+       return cudnn::attention_plans(target_of(device, search.device_properties),
+                                     problem_of<AttentionProblem>(fields), pass, mode,
+                                     search.workspace_limit);
+     },
+     nullptr},
     {"pointwise",
      [](const Device* device, const Fields& fields, Pass pass, Mode mode, const Search& search) {
        const auto& facts = required(device).facts();

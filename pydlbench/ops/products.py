@@ -3,7 +3,7 @@
 import math
 from typing import Any, Final
 
-from pydlbench.errors import UnsupportedError, UsageError
+from pydlbench.errors import UsageError
 from pydlbench.ops.grammar import malformed
 from pydlbench.ops.op import Field, Layer, Op, Operands, Pass, Shape, Sizes
 
@@ -215,10 +215,6 @@ def _attend(np: Any, layer: Layer, t: Any) -> Any:
 _MASKED_SCORE: Final = -1e30
 
 
-def _no_native(layer: Layer) -> dict[str, Any]:
-    raise UnsupportedError(f"{layer.kind}: there is no native kernel for it")
-
-
 ATTENTION: Final[Op] = Op(
     name="attention",
     key="attention",
@@ -259,6 +255,6 @@ ATTENTION: Final[Op] = Op(
         ),
     },
     reference=_attend,
-    native=_no_native,
+    native=lambda layer: {**layer.fields, "causal": bool(layer.causal)},
     multiply_adds=True,
 )

@@ -1,7 +1,7 @@
 """Run by test_conv2d_plans.py in a process of its own: lists and builds plans for a described GPU.
 
-Arguments: the device properties, the libraries cuDNN and cuBLASLt, and the file for the results
-(JSON). A process of its own, because the driver that cuDNN links to may be a stand-in.
+Arguments: main or unbuilt, the device properties, the libraries cuDNN and cuBLASLt, and the file of
+results (JSON). A process of its own, because the driver that cuDNN links to may be a stand-in.
 """
 
 import json
@@ -75,6 +75,40 @@ SIDES: dict[str, dict[str, Any]] = {
 }
 
 
+NAMES = ("primitive", "algorithm", "library", "variant", "layout", "accumulate", "tensor_cores")
+NAMES += ("notes", "runtime_compiled", "workspace_bytes", "tensors")
+
+
+def unbuilt(properties_file: str, cudnn: str, cublaslt: str, results_file: str) -> None:
+    """Write plans whose kernels are compiled when they are built, which needs a driver."""
+    _cuda.load_libraries(cudnn, cublaslt)
+    properties = Path(properties_file).read_text(encoding="utf-8")
+    attention = {"batch": 2, "heads": 16, "queries": 512, "keys": 512, "size": 64, "value_size": 64}
+    cases = {
+        f"attention {pass_} {heads} {causal}": (
+            "attention",
+            pass_,
+            "bf16-tc",
+            attention | {"kv_heads": heads, "causal": causal},
+        )
+        for pass_ in ("forward-inference", "backward-data")
+        for heads in (16, 4)
+        for causal in (False, True)
+    }
+    cases |= {
+        f"int8 {layer}": ("conv2d", "forward-inference", "int8", LAYERS[layer].problem_fields())
+        for layer in LAYERS
+    }
+    found = {
+        name: [
+            {fact: getattr(plan, fact) for fact in NAMES}
+            for plan in _cuda.plans(None, *case, device_properties=properties)
+        ]
+        for name, case in cases.items()
+    }
+    Path(results_file).write_text(json.dumps(found), encoding="utf-8")
+
+
 def facts(plan: Any) -> dict[str, Any]:
     """Build a plan and return what it says of itself."""
     listed = plan.workspace_bytes
@@ -84,9 +118,7 @@ def facts(plan: Any) -> dict[str, Any]:
         built: dict[str, Any] = {"error": str(error)}
     else:
         built = {"seconds": seconds, "error": None}
-    names = ("primitive", "algorithm", "library", "variant", "layout", "accumulate")
-    names += ("tensor_cores", "notes", "runtime_compiled", "workspace_bytes", "tensors")
-    return {**{name: getattr(plan, name) for name in names}, "listed_bytes": listed, **built}
+    return {**{name: getattr(plan, name) for name in NAMES}, "listed_bytes": listed, **built}
 
 
 def plans(properties: str, layer: str, pass_: str, mode: str, **options: Any) -> Any:
@@ -140,4 +172,4 @@ def main(properties_file: str, cudnn: str, cublaslt: str, results_file: str) -> 
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    {"main": main, "unbuilt": unbuilt}[sys.argv[1]](*sys.argv[2:])

@@ -31,6 +31,23 @@ _DRIVER_FUNCTIONS = (
     "cuTensorMapEncodeIm2col",
     "cuTensorMapEncodeTiled",
 )
+# What its compiler of fused kernels wants besides, before it lists any; nothing can be built.
+_COMPILER_FUNCTIONS = """
+int cuCtxGetCurrent(void** context) { *context = 0; return 0; }
+int cuDriverGetVersion(int* version) { *version = 13000; return 0; }
+int cuGetErrorName(int, const char** name) { *name = "stub"; return 0; }
+""" + "".join(
+    f"int {name}() {{ return 34; }}\n"
+    for name in (
+        *("cuCtxGetLimit", "cuCtxPopCurrent", "cuCtxPushCurrent", "cuDeviceGet"),
+        *("cuDeviceGetCount", "cuKernelGetAttribute", "cuKernelGetFunction"),
+        *("cuKernelSetAttribute", "cuLaunchCooperativeKernel", "cuLaunchKernel"),
+        *("cuLaunchKernelEx", "cuLibraryGetKernel", "cuLibraryLoadData"),
+        *("cuLibraryLoadFromFile", "cuLibraryUnload", "cuLinkAddData", "cuLinkComplete"),
+        *("cuLinkCreate", "cuLinkDestroy", "cuOccupancyMaxPotentialClusterSize"),
+        "cuStreamGetCtx",
+    )
+)
 TENSOR_CORE_MODES = ("tf32", "fp16-tc", "bf16-tc")
 
 
@@ -46,7 +63,7 @@ def _wheel_file(package: str, pattern: str) -> Path | None:
     return None
 
 
-def _driver_folder(folder: Path) -> dict[str, str]:
+def _driver_folder(folder: Path, more: str) -> dict[str, str]:
     """Return the environment in which libcuda.so.1 is found: the driver's, or a stand-in."""
     try:
         ctypes.CDLL("libcuda.so.1")
@@ -58,7 +75,7 @@ def _driver_folder(folder: Path) -> dict[str, str]:
     if compiler is None:
         pytest.fail("no C++ compiler for the driver's stand-in; set CXX")
     source = folder / "driver.cpp"
-    functions = "".join(f"int {name}() {{ return 34; }}\n" for name in _DRIVER_FUNCTIONS)
+    functions = "".join(f"int {name}() {{ return 34; }}\n" for name in _DRIVER_FUNCTIONS) + more
     source.write_text(f'extern "C" {{\n{functions}}}\n', encoding="utf-8")
     target = folder / "libcuda.so.1"
     options = ["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", str(source), "-o", str(target)]
@@ -70,6 +87,16 @@ def _driver_folder(folder: Path) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
     """All lists, made once in another process."""
+    return _listed(tmp_path_factory, "main", "")
+
+
+@pytest.fixture(scope="module")
+def unbuilt(tmp_path_factory):
+    """Lists of plans that only a driver can build."""
+    return _listed(tmp_path_factory, "unbuilt", _COMPILER_FUNCTIONS)
+
+
+def _listed(tmp_path_factory: Any, part: str, driver: str) -> dict[str, Any]:
     if importlib.util.find_spec("pydlbench._cuda") is None:
         pytest.skip("built without CUDA")
     cudnn = _wheel_file("cudnn", "libcudnn.so.9")
@@ -80,10 +107,10 @@ def results(tmp_path_factory):
     written = folder / "results.json"
     properties = folder / "properties.json"
     properties.write_text(json.dumps(json.loads(_PROPERTIES.read_text()) | _LATER))
-    arguments = [str(properties), str(cudnn), str(cublaslt), str(written)]
+    arguments = [part, str(properties), str(cudnn), str(cublaslt), str(written)]
     done = subprocess.run(
         [sys.executable, str(_HERE / "plan_lists.py"), *arguments],
-        env=_driver_folder(folder),
+        env=_driver_folder(folder, driver),
         capture_output=True,
         text=True,
         check=False,
@@ -306,3 +333,33 @@ def test_properties_of_a_gpu_give_the_plans_of_that_gpu():
     there = cuda.plans(device, *asked)
     described = cuda.plans(None, *asked, device_properties=properties)
     assert [plan.algorithm for plan in described] == [plan.algorithm for plan in there]
+
+
+def test_attention_has_plans_in_both_directions(unbuilt):
+    """With and without a causal mask, with as many heads of keys as of queries and with fewer."""
+    version = next(iter(unbuilt.values()))[0]["library"].split()[1].split(".")
+    if [*map(int, version[:2])] < [9, 21]:
+        pytest.skip("cuDNN before 9.21 has no mask in its attention")
+    lists = {name: found for name, found in unbuilt.items() if name.startswith("attention")}
+    assert len(lists) == 8
+    for name, found in lists.items():
+        _, pass_, heads, _ = name.split()
+        assert found, name
+        for plan in found:
+            assert plan["tensor_cores"]
+            assert plan["accumulate"] == "float32"
+            uses = [(tensor["role"], tensor["use"]) for tensor in plan["tensors"]]
+            written = [role for role, use in uses if use == "output"]
+            assert written == (["dst"] if "forward" in pass_ else ["query", "key", "value"])
+            assert plan["tensors"][1]["dims"] == [2, int(heads), 512, 64]
+
+
+def test_int8_convolutions_sum_in_int32(unbuilt):
+    lists = {name: found for name, found in unbuilt.items() if name.startswith("int8")}
+    assert any(plan["tensor_cores"] for plan in lists["int8 dense"])
+    for found in lists.values():
+        assert found
+        for plan in found:
+            assert plan["accumulate"] == "int32"
+            types = {tensor["role"]: tensor["type"] for tensor in plan["tensors"]}
+            assert types == {"src": "int8", "weights": "int8", "dst": "int32"}

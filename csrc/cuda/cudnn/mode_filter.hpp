@@ -75,6 +75,7 @@ inline std::optional<std::string> objection(Mode mode, const Notes& notes) {
   for (const auto& note : notes) {
     if (note.rfind("NUMERICAL_NOTE_", 0) == 0) return "its note " + note + " is unknown";
   }
+  if (mode == Mode::int8) return std::nullopt;  // exact sums, and not all such engines have notes
   if (on_tensor_cores(mode) && !has(notes, "TENSOR_CORE")) return "it leaves tensor cores unused";
   if (!on_tensor_cores(mode) && has(notes, "TENSOR_CORE")) return "it uses tensor cores";
   if (has(notes, "DOWN_CONVERT_INPUTS")) return "it rounds its inputs to a smaller format";

@@ -84,7 +84,8 @@ PlanFacts facts_of(const Convolution& convolution, const std::optional<ExplicitP
   facts.variant = convolution.layout == Layout::nchw ? "nchw" : "nhwc";
   facts.layout = layout_text(convolution);
   facts.accumulate = accumulator(convolution.compute, engine.numerical);
-  facts.tensor_cores = has(engine.numerical, "TENSOR_CORE");
+  const bool on_tensor_cores = has(engine.numerical, "TENSOR_CORE");
+  if (on_tensor_cores || convolution.mode != Mode::int8) facts.tensor_cores = on_tensor_cores;
   facts.notes = engine.numerical;
   facts.notes.insert(facts.notes.end(), engine.behavior.begin(), engine.behavior.end());
   facts.runtime_compiled = has(engine.behavior, "RUNTIME_COMPILATION");
