@@ -1,11 +1,14 @@
 """Counts how often a swap in a step saves what its calls alone foretold.
 
-    python benchmarks/swaps.py --md swaps.md               # all 20 swaps, about 40 minutes
-    python benchmarks/swaps.py --only 0:5 --json a.json    # a slice; --join *.json adds slices up
+    python benchmarks/swaps.py --md swaps.md                 # all 20 swaps
+    python benchmarks/swaps.py --runs 2 --json swaps.json    # the next two; in slices
+    python benchmarks/swaps.py --runs 0 --json swaps.json --md swaps.md
 
 Each swap puts a slower or faster kernel, of NumPy, PyTorch or Numba, into a step of mnist, cifar10
 or a small transformer. It is right if the saving of the step lies in the interval that was foretold
-(``in``), consistent if the two intervals overlap. Run it alone on the machine.
+(``in``), consistent if the two intervals overlap. It cannot be told if the step's interval has
+both zero and what was foretold, so steps are short. With --json each answer is added to a file at
+once, and swaps that it has are not measured again. Run it alone on the machine.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import argparse
 import json
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -122,12 +126,12 @@ class Block(nn.Module):
 
 def transformer():
     torch.manual_seed(0)
-    return nn.Sequential(*(Block(256, 8) for _ in range(4))), torch.randn(8, 128, 256)
+    return nn.Sequential(*(Block(256, 8) for _ in range(2))), torch.randn(4, 128, 256)
 
 def perceptron():
     torch.manual_seed(0)
     layers = [layer for _ in range(4) for layer in (nn.Linear(1024, 1024), nn.ReLU())]
-    return nn.Sequential(*layers), torch.randn(512, 1024)
+    return nn.Sequential(*layers), torch.randn(128, 1024)
 """
 #: Model, target, kernel and phase of each swap.
 SWAPS = [
@@ -154,15 +158,16 @@ SWAPS = [
 ]
 
 
-def saving(swap: tuple[str, str, str, str], file: Path, repetitions: int) -> dict[str, Any]:
-    """Return what one swap saves, as the comparison has it."""
+def saving(swap: tuple[str, ...], file: Path, **sampling: Any) -> dict[str, Any]:
+    """Return what a swap saves, as the comparison has it, and the seconds that this took."""
+    started = time.perf_counter()
     model, target, kernel, phase = swap
     name = model if model in ("mnist", "cifar10") else f"{file}:{model}"
-    options = {"swap": f"{target}={file}:{kernel}", "phase": phase, "repetitions": repetitions}
+    options = {"swap": f"{target}={file}:{kernel}", "phase": phase, **sampling}
     document = pydlbench.compare_models(name, name, **options)
     assert document.change is not None
     assert document.change.swap is not None
-    return document.change.swap.to_dict()
+    return {**document.change.swap.to_dict(), "seconds": time.perf_counter() - started}
 
 
 def line(swap: tuple[str, ...], found: dict[str, Any]) -> list[str]:
@@ -182,29 +187,31 @@ def line(swap: tuple[str, ...], found: dict[str, Any]) -> list[str]:
         format_seconds(found["dispatch"]["saved_s"]),
         told,
         "yes" if overlap else "no",
+        f"{found['seconds']:.0f} s",
     ]
 
 
 def main() -> None:
-    """Run a slice of the swaps, or join slices, and print the table."""
+    """Run the next swaps, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", default=":", help="a slice of the swaps: 0:5")
-    parser.add_argument("--repetitions", type=int, default=16, help="processes of each side")
-    parser.add_argument("--json", help="file to keep the slice's answers in")
-    parser.add_argument("--join", nargs="+", help="files of slices, instead of running swaps")
+    parser.add_argument("--runs", type=int, default=len(SWAPS), help="swaps to measure")
+    parser.add_argument("--repetitions", type=int, default=10, help="processes of each side")
+    parser.add_argument("--budget", type=float, default=0.25, help="seconds of sampling in each")
+    parser.add_argument("--json", help="file to which the answers are added")
     parser.add_argument("--md", help="file to write the table into")
     given = parser.parse_args()
     # Numba imports a library that has the name of a file here.
     sys.path[:] = [place for place in sys.path if Path(place) != Path(__file__).parent]
     answers: list[tuple[list[str], dict[str, Any]]] = []
-    for path in given.join or ():
-        answers += json.loads(Path(path).read_text(encoding="utf-8"))
-    first, last = (int(end) if end else None for end in given.only.split(":"))
+    if given.json and Path(given.json).exists():
+        answers += json.loads(Path(given.json).read_text(encoding="utf-8"))
+    pending = [swap for swap in SWAPS if [*swap] not in [known for known, _ in answers]]
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "swapped_kernels.py"
         file.write_text(SOURCE, encoding="utf-8")
-        for swap in [] if given.join else SWAPS[first:last]:
-            answers.append(([*swap], saving(swap, file, given.repetitions)))
+        for swap in pending[: given.runs]:
+            sampling = {"repetitions": given.repetitions, "budget": given.budget}
+            answers.append(([*swap], saving(swap, file, **sampling)))
             print(*line(*answers[-1]), sep="  ", flush=True)
             if given.json:
                 Path(given.json).write_text(json.dumps(answers), encoding="utf-8")
@@ -219,8 +226,9 @@ def main() -> None:
         "dispatch",
         "told",
         "overlap",
+        "seconds",
     ]
-    told = [row[-2] for row in rows]
+    told = [row[-3] for row in rows]
     table = markdown_table(titles, rows)
     table += (
         f"\n{told.count('in')} of {len(told) - told.count('not told')} that could be told are in"

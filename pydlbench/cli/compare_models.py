@@ -109,7 +109,7 @@ def read_task(args: CompareOptions) -> tuple[ModelsTask, tuple[str, ...]]:
     Raises:
         UsageError: a value is bad, or there are not two models.
     """
-    if args.swap and (len(args.runs) != 1 or args.set_a or args.set_b):
+    if args.swap and (len({*args.runs}) != 1 or args.set_a or args.set_b):
         raise UsageError(
             "--swap: B is the one model with the swap, so a second model, --set-a and --set-b are "
             "refused; nearest: pydlbench compare MODEL --swap aten.relu=FILE.py:LAUNCH"
