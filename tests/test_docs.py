@@ -28,7 +28,8 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.glob("*.md"))
 RESULTS = ROOT / "benchmarks" / "results"
-SHOWN = [*PAGES, ROOT / "README.md", RESULTS / "README.md"]
+SHOWN = [*PAGES, *sorted(ROOT.glob("*.md")), *sorted(RESULTS.rglob("*.md"))]
+SCRIPTS = [*sorted((ROOT / "examples").glob("*.py")), *sorted((ROOT / "benchmarks").glob("*.py"))]
 
 
 def script(path: Path) -> ModuleType:
@@ -48,7 +49,8 @@ write_outputs = script(DOCS / "write_outputs.py")
 def blocks(page: Path, language: str) -> list[str]:
     """Return the fenced blocks of a language."""
     text = page.read_text(encoding="utf-8")
-    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    found = re.findall(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    return [block.replace("\\\n", " ") for block in found]
 
 
 def prose(page: Path) -> str:
@@ -116,6 +118,13 @@ def test_enough_commands_are_found():
 def test_the_commands_of_a_page_are_understood(page):
     for line in COMMAND_LINES[page]:
         parse(line)
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
+def test_the_commands_of_a_script_s_docstring_are_understood(path):
+    text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    for line in re.findall(r"^ +pydlbench (.*)$|`+pydlbench ([^-`][^`]*)`+", text, re.MULTILINE):
+        parse("".join(line))
 
 
 def test_the_descriptors_of_pages_are_understood():

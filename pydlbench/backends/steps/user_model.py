@@ -192,8 +192,9 @@ class FedModel(StepModel):
         for _, value in self.inputs():
             if hasattr(value, "batch_sizes"):  # a packed sequence: the sequences of its first step
                 return int(value.batch_sizes[0])
-        found = self.tensors.find([value for _, value in self.inputs()])
-        shapes = [tuple(x.shape) for x in found if len(x.shape)]
+        given = [value for _, value in self.inputs()]
+        arrays = [value for value in given if isinstance(value, np.ndarray)]
+        shapes = [tuple(x.shape) for x in (*self.tensors.find(given), *arrays) if len(x.shape)]
         counts = Counter(shape[0] for shape in shapes)
         shape = max(shapes, key=lambda sizes: counts[sizes[0]], default=None)
         packed = shape is not None and len(shape) == 1

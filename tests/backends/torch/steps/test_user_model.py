@@ -602,6 +602,18 @@ def test_what_cannot_be_run_is_the_users_mistake(own, backend, text, case, told)
     assert told in str(raised.value)
 
 
+def test_arrays_have_a_batch(own, backend):
+    text = """
+    class Net(nn.Module):
+        def forward(self, x):
+            return torch.from_numpy(x) + 1
+
+    def build():
+        return Net(), torch.ones(4, 3).numpy()
+    """
+    assert requests.request_step(backend, own(text), {}).facts.batch == 4
+
+
 def test_outputs_may_be_sparse_or_nested(own, backend):
     text = """
     class Net(nn.Module):
