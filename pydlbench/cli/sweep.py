@@ -462,7 +462,8 @@ def _summary(file: SweepFile, results: Results) -> list[Block]:
     for table in file.tables:
         if outcomes := by_place.get(table.place):
             place = table.place.partition(": ")[2]
-            blocks.append(Heading([f"{place}  {_count(outcomes)}"]))
+            took = format_seconds(results.seconds.get(table.place, 0.0))
+            blocks.append(Heading([f"{place}  {_count(outcomes)} in {took}"]))
             blocks.append(_table_block(table.kind, results, outcomes))
     refused = [outcome for outcome in results.outcomes if outcome.status != "ok"]
     reasons = [f"{outcome.status}: {_label(outcome)}: {outcome.reason}" for outcome in refused]

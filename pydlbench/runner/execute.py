@@ -8,6 +8,7 @@ measures the missing rows, stores each result as soon as it is finished, and ret
 import dataclasses
 import hashlib
 import json
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -155,6 +156,7 @@ class Results:
         trouble: the error that ended the run after something was finished.
         where: how other commands find the run: `` --store FILE`` if the file was named; None if the
             run is not stored.
+        seconds: wall seconds of the tasks of each place, such as a table of a sweep.
     """
 
     total: int
@@ -166,6 +168,7 @@ class Results:
     expired: bool = False
     trouble: PydlbenchError | None = None
     where: str | None = None
+    seconds: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     @property
     def early(self) -> bool:
@@ -283,6 +286,7 @@ def execute(
     keys = [row_key(task, row) for task in tasks for row in task.rows]
     recorder.finish(run, results.status, keys)
     results.where = recorder.where if recorder.begun else None
+    results.seconds = loop.seconds
     return results
 
 
@@ -314,6 +318,7 @@ class _Loop:
         # By row's identity; those in ``_listed`` are finished.
         self._outcomes: dict[int, Result] = {}
         self.parts: dict[str, Result] = {}
+        self.seconds: dict[str, float] = {}
         # Finished results of the resumed run, by key; and those that were measured for a row, by
         # the row's key.
         self._done: dict[str, Result] = {}
@@ -454,6 +459,7 @@ class _Loop:
         return self.kernels.get(name)
 
     def _measure(self, task: Task) -> None:
+        begin = time.monotonic()
         try:
             session = self._session_for(task)
             for result in task.measure(session, self._view(task)):
@@ -465,6 +471,9 @@ class _Loop:
                 # A row with only some of its repetitions stays stored, and is not finished.
                 if id(row) not in self._outcomes:
                     self.take(task, task.refused(row, *_verdict(error)))
+        finally:
+            before_s = self.seconds.get(task.place, 0.0)
+            self.seconds[task.place] = before_s + time.monotonic() - begin
 
     def take(self, task: Task, result: Result) -> None:
         """Store and list a result, completely or not at all."""

@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -161,3 +163,57 @@ def test_a_profiler_without_kernels_is_named(command):
     found = command("breakdown", *words, planted="profiler")
     assert found.code == 1
     assert "CUPTI" in json.dumps(found.json)
+
+
+# -----------------------------------------------------------------------------
+# Every command on the page on GPUs, with smaller shapes, which take a CPU less time.
+
+_SMALLER = (
+    (r"--model alexnet\b", "--model mnist --batch 2"),
+    (r"\bconv3\b", "mb2ic4ih8oc4kh3ph1"),
+    (r"relu:mb128ic96ih55", "relu:mb2ic3ih5"),
+    (r"ic60000000", "ic6000"),
+    (r"mb8h16q2048d64", "mb1h2q16d8"),
+    (r"--precision all", "--precision fp32,bf16-tc"),
+    (r"step resnet50", "step mnist --batch 2"),
+)
+#: Why a command of the page is refused here.
+_REFUSED = {
+    "--device cuda:1": "there is 1 GPU, and cuda:1 is not among them",
+    "--python": "of-tensorflow/bin/python",
+}
+
+
+def _smaller(text, patterns):
+    for pattern, smaller in patterns:
+        text = re.sub(pattern, smaller, text)
+    return text
+
+
+def _documented():
+    """Return the commands of the page, without comments; a sweep takes a quarter of an hour."""
+    page = (ROOT / "docs" / "gpu.md").read_text()
+    lines = "\n".join(re.findall(r"```bash\n(.*?)```", page, re.DOTALL)).splitlines()
+    matches = [re.search(r"(?:^|&& |/)(pydlbench .*)", line) for line in lines]
+    found = [match[1].partition("  #")[0].strip() for match in matches if match]
+    found += re.findall(r"`(pydlbench [^`]+)`", page)
+    return dict.fromkeys(line for line in found if " sweep " not in line)
+
+
+@pytest.mark.parametrize("line", _documented())
+def test_a_documented_command_runs(command, line):
+    words = shlex.split(_smaller(line, _SMALLER))[1:]
+    if words[0] == "layers":
+        words += ["--repetitions", "1", "--budget", "0.05"]
+    placed = {"--device", "--known"} & set(words)
+    found = command(*words, device=() if placed else ("--device", "cuda:0"))
+    assert "Traceback" not in found.said
+    if reason := next((why for part, why in _REFUSED.items() if part in line), None):
+        assert found.code in (1, 2)
+        assert reason in found.said
+        assert found.said.count("\n") == 1
+        return
+    assert found.code == 0, found.said
+    rows = [row for kind in ("measurements", "steps") for row in found.json.get(kind, ())]
+    assert all(row["status"] == "ok" or row["reason"] for row in rows)
+    assert any(row["status"] == "ok" for row in rows) or words[0] == "device"
