@@ -4,9 +4,8 @@
 
 FOLDER has a folder per driver, such as ``tests/benchdnn/inputs`` of oneDNN. A row per driver has
 its files, its problems (each line of each file, included files once), those that are read, those
-that no op computes, and those that are refused. RNNs without an algorithm are read as LSTMs, since
-there is no op for benchdnn's default. With ``--reasons N``, the N most frequent reasons of each
-driver follow, with an example. Graphs in JSON are left out. Nothing is timed.
+that no op computes, and those that are refused. With ``--reasons N``, the N most frequent reasons
+of each driver follow, with an example. Graphs in JSON are left out. Nothing is timed.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ from pydlbench.errors import UnsupportedError, UsageError
 from pydlbench.models.lists import ListEntry, read_list
 
 
-def entries_of(file: Path, op: str | None) -> list[ListEntry]:
+def entries_of(file: Path) -> list[ListEntry]:
     """Return the problems in the lines of a file itself, without those of included files."""
-    entries = read_list(file, str(file), op, {}, {})
+    entries = read_list(file, str(file), None, {}, {})
     return [entry for entry in entries if entry.where.startswith(f"{file}:")]
 
 
@@ -41,11 +40,8 @@ def main() -> None:
         examples: dict[str, str] = {}
         files = sorted(path for path in folder.rglob("*") if path.is_file() and not path.suffix)
         for file in files:
-            text = file.read_text(errors="replace")
             try:
-                entries = entries_of(
-                    file, "lstm" if folder.name == "rnn" and "--alg" not in text else None
-                )
+                entries = entries_of(file)
             except UsageError as error:
                 counts["files"] += 1
                 reasons[str(error)] += 1

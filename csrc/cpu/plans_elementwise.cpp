@@ -46,6 +46,7 @@ const std::vector<Op>& ops() {
       {"min", Arithmetic::min, {}, 0.0f, 0.0f, algorithm::binary_min},
       {"leaky-relu", Arithmetic::leaky_relu, {}},
       {"add-square", Arithmetic::add_square, {}},
+      {"sum3", Arithmetic::sum3, {}},
       {"lerp", Arithmetic::lerp, {}},
       {"addcmul", Arithmetic::addcmul, {}},
       {"addcdiv", Arithmetic::addcdiv, {}},
@@ -132,6 +133,23 @@ void with_binary(PlanBuilder& builder, const Problem& p, const Argument& dst) {
       [&](const auto& d) { builder.add_primitive("binary", d, {left, right, dst}); });
 }
 
+// oneDNN's sum does not broadcast.
+void with_sum(PlanBuilder& builder, const Problem& p, const Argument& dst) {
+  std::vector<Argument> arguments;
+  std::vector<memory::desc> sources;
+  for (std::size_t i = 0; i < p.operands.size(); ++i) {
+    if (p.operands[i] != p.dst) return;
+    arguments.push_back(builder.vector(kRoles[i], Use::input, p.dst, builder.type,
+                                       DNNL_ARG_MULTIPLE_SRC + static_cast<int>(i)));
+    sources.push_back(arguments.back().desc);
+  }
+  arguments.push_back(dst);
+  const std::vector<float> factors(sources.size(), 1.0f);
+  builder.add_primitive(
+      "sum", dnnl::sum::primitive_desc(cpu_engine(), dst.desc, factors, sources, user_scratchpad()),
+      arguments);
+}
+
 // Strides of an operand along each dimension of the result; 0 for broadcast dimensions.
 memory::dims steps(const memory::dims& dims) {
   memory::dims found(dims.size(), 0);
@@ -205,6 +223,7 @@ std::vector<Candidate> elementwise_candidates(const Fields& fields, Pass pass, P
   with_onednn(named.op, [&] {
     if (p.op->one) with_eltwise(builder, p, dst);
     if (p.op->two) with_binary(builder, p, dst);
+    if (named.op == "sum3") with_sum(builder, p, dst);
   });
   if (const auto own = own_loop(p)) with_loops(builder, p, *own, dst);
   for (auto& one : candidates) one.layout = "plain";

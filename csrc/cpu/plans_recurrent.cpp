@@ -1,4 +1,5 @@
-// Recurrent layers: oneDNN's LSTM and its GRU with the reset gate behind the product.
+// Recurrent layers: oneDNN's LSTM, its GRU with the reset gate behind the product, and cells
+// without gates.
 #include <string>
 #include <utility>
 #include <vector>
@@ -87,6 +88,31 @@ struct Gru {
         gradients.src.get(), gradients.src_iter.get(), gradients.weights.get(),
         gradients.weights_iter.get(), gradients.bias.get(), gradients.dst.get(), nullptr,
         dnnl_rnn_flags_diff_weights_overwrite, hint.get(), attributes.get());
+  }
+};
+
+// A cell without gates.
+template <dnnl::algorithm how>
+struct Plain {
+  static constexpr memory::dim gates = 1, biases = 1;
+  static constexpr bool has_memory = false;
+  using Forward = dnnl::vanilla_rnn_forward::primitive_desc;
+  using Backward = dnnl::vanilla_rnn_backward::primitive_desc;
+
+  static Forward forward(dnnl::prop_kind kind, dnnl::rnn_direction direction, const Tensors& t,
+                         const dnnl::primitive_attr& attributes) {
+    return {cpu_engine(),   kind,   how,   direction, t.src,      t.src_iter, t.weights,
+            t.weights_iter, t.bias, t.dst, {},        attributes, true};
+  }
+  static dnnl_status_t backward(dnnl_primitive_desc_t* made, dnnl_rnn_direction_t direction,
+                                const Tensors& t, const Tensors& gradients, const Forward& hint,
+                                const dnnl::primitive_attr& attributes) {
+    return dnnl_vanilla_rnn_backward_primitive_desc_create(
+        made, cpu_engine().get(), dnnl_backward, dnnl::convert_to_c(how), direction, t.src.get(),
+        t.src_iter.get(), t.weights.get(), t.weights_iter.get(), t.bias.get(), t.dst.get(), nullptr,
+        gradients.src.get(), gradients.src_iter.get(), gradients.weights.get(),
+        gradients.weights_iter.get(), gradients.bias.get(), gradients.dst.get(), nullptr,
+        dnnl_rnn_flags_diff_weights_overwrite, 0.0f, 0.0f, hint.get(), attributes.get());
   }
 };
 
@@ -219,6 +245,10 @@ std::vector<Candidate> recurrent_candidates(const Fields& fields, Pass pass, Pre
       plan<Lstm>(candidates, primitive, p, pass, type);
     } else if (cell == "gru") {
       plan<Gru>(candidates, primitive, p, pass, type);
+    } else if (cell == "rnn-tanh") {
+      plan<Plain<dnnl::algorithm::eltwise_tanh>>(candidates, primitive, p, pass, type);
+    } else if (cell == "rnn-relu") {
+      plan<Plain<dnnl::algorithm::eltwise_relu>>(candidates, primitive, p, pass, type);
     } else {
       throw Unsupported("no recurrent kernel named " + cell);
     }

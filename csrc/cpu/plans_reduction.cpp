@@ -231,7 +231,11 @@ std::vector<Candidate> reduction_candidates(const Fields& fields, Pass pass, Pre
   const auto dst = builder.vector("dst", Use::output, to, builder.type, DNNL_ARG_DST);
   const auto middle = middle_of(from, to);
   if (is_own) {
-    if (middle) with_own_only(builder, src, dst, to, *middle);
+    if (!middle) {
+      throw Unsupported(named.op + ": natively along adjacent dimensions only; nearest: a " +
+                        "move:permute before it");
+    }
+    with_own_only(builder, src, dst, to, *middle);
     for (auto& one : candidates) one.layout = "plain";
     return candidates;
   }

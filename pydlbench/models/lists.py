@@ -20,7 +20,7 @@ from pydlbench.ops import grammar
 from pydlbench.ops.descriptor import POOL_MODES, looks_like_problem, parse_problem
 from pydlbench.ops.fused import ACTIVATIONS, NOTHING_FUSED, canonical_fusion
 from pydlbench.ops.op import Layer
-from pydlbench.ops.table import OPS
+from pydlbench.ops.table import OPS, build_layer
 from pydlbench.words import MIXED_TYPES
 
 _SHAPES: Final = re.compile("^[0-9][0-9x:]*")
@@ -59,14 +59,14 @@ _DRIVERS: Final[Mapping[str, Mapping[str, str]]] = {
     "prelu": {"": "elementwise:leaky-relu:"},
     "shuffle": {"": "move:permute:|by0213"},
     "lrn": {"across": "lrn:"},
-    "softmax": dict.fromkeys(("softmax", "accurate"), "softmax:")
+    "softmax": dict.fromkeys(("softmax", "accurate", "accurate_inf_as_zero"), "softmax:")
     | dict.fromkeys(("logsoftmax", "log"), "log-softmax:"),
     "eltwise": {name: f"{op}:" for name, (op, *_) in _FUNCTIONS.items()},
     "binary": {name: f"elementwise:{name}:" for name in ("add", "mul", "max", "min", "div")}
     | {"sub": "elementwise:add:|by-1"},
     "reduction": {name: f"reduction:{name}:" for name in ("sum", "mean", "max", "min")},
     "resampling": {name: f"resize:{name}:" for name in ("nearest", "linear")},
-    "rnn": {"vanilla_lstm": "lstm:", "lbr_gru": "gru:"},
+    "rnn": {"vanilla_rnn": "rnn-:", "vanilla_lstm": "lstm:", "lbr_gru": "gru:"},
     "concat": {"": "concat:"},
     "sum": {"": "elementwise:add:"},
 }
@@ -112,6 +112,7 @@ _HONOURED: Final = (
     "dir",
     "prop",
     "alg",
+    "activation",
     "mb",
     "l",
     "t",
@@ -180,15 +181,22 @@ class ListEntry:
             text = self.text if has_prefix else self._with_all_shapes()
             text = before + _SHAPES.sub(rf"\g<0>{fields}", text, count=1)
             layer = parse_problem(text, pool=mode)
+            if self.op in ("gnorm", "lnorm"):
+                found |= dict.fromkeys(
+                    variant.with_batch(self._number("mb") or variant.batch)
+                    for variant in _by_flags(layer, options.get("flags", ("",)))
+                )
+                continue
             variants: list[dict[str, Any]] = [{}]
             if layer.kind == "recurrent":
                 both = "concat" in options.get("direction", ())
                 sizes = {"layers": self._number("l"), "steps": self._number("t")}
-                variants = [{**sizes, "directions": 2 if both else 0}]
+                sizes |= {"directions": 2 if both else 0}
+                variants = [{key: value for key, value in sizes.items() if value}]
             elif layer.kind == "gemm" and "wtag" in options:
                 variants = [{"weights_tag": _order(tag, self.op)} for tag in options["wtag"]]
             for sizes in variants:
-                variant = layer.replace(**{key: value for key, value in sizes.items() if value})
+                variant = layer.replace(**sizes)
                 found[variant.with_batch(self._number("mb") or layer.batch)] = None
         names = (*options.get("dir", ()), *options.get("prop", ()))
         passes = dict.fromkeys(_PASSES[name] for name in names if name in _PASSES)
@@ -214,15 +222,23 @@ class ListEntry:
     def _with_all_shapes(self) -> str:
         """Return the descriptor with the shapes of all operands, in the form of our ops."""
         if self.op == "sum":
-            types = self.options.get("sdt", ("f32:f32",))[0].count(":")
-            if types != 1:
-                raise UnsupportedError(f"--sdt: a sum of {types + 1}; nearest: --sdt=f32:f32")
-            return _SHAPES.sub(r"\g<0>:\g<0>", self.text, count=1)
+            number = self._sources()
+            if number not in (2, 3):
+                nearest_types = "f32:f32" if number < 2 else "f32:f32:f32"
+                raise UnsupportedError(f"--sdt: a sum of {number}; nearest: --sdt={nearest_types}")
+            return _SHAPES.sub(":".join([r"\g<0>"] * number), self.text, count=1)
         if self.op not in ("softmax", "concat", "shuffle"):
             return self.text
         axis, groups = self._number("axis", 1), self._number("group", 1)
         along = partial(_along, axis=axis, op=self.op, groups=groups)
-        return _SHAPES.sub(along, self.text, count=1)
+        text = _SHAPES.sub(along, self.text, count=1)
+        if text == _SHAPES.sub("", self.text):
+            raise UnsupportedError(f"{self.text}: has no elements; nearest: sizes of at least 1")
+        return text
+
+    def _sources(self) -> int:
+        """Return the number of summed tensors."""
+        return self.options.get("sdt", ("f32:f32",))[0].count(":") + 1
 
     def _number(self, option: str, default: int = 0) -> int:
         """Return the value of an option.
@@ -251,8 +267,7 @@ class ListEntry:
         if self.op not in _DRIVERS:
             return [(f"{self.op}:" if self.op else "", pool)]
         known = _DRIVERS[self.op]
-        usual = "VANILLA_RNN" if self.op == "rnn" else next(iter(known))
-        algorithms = self.options.get("alg", (usual,))
+        algorithms = self.options.get("alg", (next(iter(known)),))
         names = [_AFFIXES.sub("", name.lower()) for name in algorithms]
         prefixes = [known[name] for name in names if name in known]
         if not prefixes:
@@ -262,6 +277,19 @@ class ListEntry:
             )
         if self.op == "pool":
             return [("", pool or mode) for mode in prefixes]
+        if "rnn-:" in prefixes:
+            functions = [name.lower() for name in self.options.get("activation", ("relu",))]
+            cells = [f"rnn-{name}:" for name in functions if name in ("relu", "tanh")]
+            prefixes = [*cells, *(prefix for prefix in prefixes if prefix != "rnn-:")]
+            if not prefixes:
+                text = ",".join(functions)
+                raise UnsupportedError(
+                    f"--activation={text}: there is no such op; nearest: --activation=tanh"
+                )
+        if self.op == "concat" and ":" not in self._with_all_shapes():
+            prefixes = ["move:copy:"]  # the other tensors are empty
+        if self.op == "sum" and self._sources() == 3:
+            prefixes = ["elementwise:sum3:"]
         if self.op == "eltwise":
             prefixes = self._functions([name for name in names if name in known])
         return [(prefix, pool) for prefix in prefixes]
@@ -327,6 +355,19 @@ class ListEntry:
         ), ""
 
 
+def _by_flags(layer: Layer, flags: Sequence[str]) -> Iterator[Layer]:
+    """Yield a normalisation as each of benchdnn's flags says: without C and H it has no factors."""
+    for flag in flags:
+        if {*"CH"} & {*flag}:
+            yield layer
+        elif layer.op == "groupnorm":
+            yield layer.replace(factors=False)
+        else:
+            rows = layer.batch * layer.channels * layer.height
+            sizes = {"batch": rows, "channels": layer.width, "epsilon": layer.epsilon}
+            yield build_layer("groupnorm", name=layer.name, factors=False, **sizes)
+
+
 def _real_number(option: str, text: str) -> float:
     try:
         number = float(text)
@@ -348,6 +389,8 @@ def _function(name: str, numbers: Mapping[str, float]) -> str | None:
     alpha, beta = (numbers.get(word, 0.0) for word in ("alpha", "beta"))
     if op == "hardtanh":
         return f"hardtanh:|alpha{alpha}beta{beta}" if alpha < beta else None
+    if name == "elu" and alpha > 0:
+        return f"elu:|alpha{alpha}"
     if name == "relu" and alpha:
         return "elementwise:leaky-relu:|:1"  # a slope that is an operand of one element
     for word, number in zip(("alpha", "beta"), usual, strict=True):

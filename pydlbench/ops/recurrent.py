@@ -1,4 +1,4 @@
-"""Recurrent layers: LSTM and GRU, one or several layers, in one direction or both.
+"""Recurrent layers: LSTM, GRU and plain cells, one or several layers, in one direction or both.
 
 The input is a sequence ``(steps, batch, size)``; a cell passes its state from step to step. With
 ``x`` the source and ``h`` the state before a step (``src_iter`` before the first one), and a matrix
@@ -10,6 +10,7 @@ of ``weights``, one of ``weights_iter`` and a ``bias`` for each gate:
 - ``gru``: ``u, r = sigmoid(x W + h U + b)``, ``o = tanh(x W + r (h U + b') + b)`` and ``h = u h +
   (1 - u) o``, with the reset gate after the product, as in cuDNN and PyTorch ("linear before
   reset"). Gates are stored in the order ``u, r, o``, followed by ``b'``.
+- ``rnn-tanh`` and ``rnn-relu``: ``h = tanh(x W + h U + b)``, or the positive part.
 
 With two directions, the second half of the result's columns processes the sequence from its end.
 Each further layer reads the result of the previous one.
@@ -28,7 +29,7 @@ from pydlbench.errors import UnsupportedError, UsageError
 from pydlbench.ops.op import Field, Layer, Op, Pass, Shapes
 
 #: Products with the source (and with the state) in each step of a cell.
-_GATES: Final = {"lstm": 4, "gru": 3}
+_GATES: Final = {"lstm": 4, "gru": 3, "rnn-tanh": 1, "rnn-relu": 1}
 _TRAINED: Final = ("weights", "weights_iter", "bias")
 
 
@@ -105,6 +106,9 @@ def _sequence(np: Any, layer: Layer, t: Any, at: tuple[int, int], steps: Any) ->
             i, f, g, o = from_source + from_state
             memory = np.sigmoid(f) * memory + np.sigmoid(i) * np.tanh(g)
             state = np.sigmoid(o) * np.tanh(memory)
+        elif gates == 1:
+            (total,) = from_source + from_state
+            state = np.tanh(total) if layer.op == "rnn-tanh" else np.maximum(total, 0)
         else:
             update, reset = np.sigmoid(from_source[:2] + from_state[:2])
             new = np.tanh(from_source[2] + reset * (from_state[2] + bias[3]))

@@ -181,6 +181,7 @@ _ELEMENTWISE: Final = (
     _elementwise("leaky-relu", 2, 2, lambda np, x, y: np.where(x > 0, x, x * y)),
     # A square, a product, a sum.
     _elementwise("add-square", 2, 3, lambda _, x, y, a: x + a * y * y, numbered=True),
+    _elementwise("sum3", 3, 2, lambda _, x, y, z: x + y + z),
     _elementwise("lerp", 3, 3, lambda _, x, y, z: x + z * (y - x)),
     _elementwise("addcmul", 3, 3, lambda _, x, y, z, a: x + a * y * z, numbered=True),
     _elementwise(

@@ -170,7 +170,7 @@ TENSORS = (
 )
 RECURRENT = [
     f"{cell}:{sizes}"
-    for cell in ("lstm", "gru")
+    for cell in ("lstm", "gru", "rnn-tanh", "rnn-relu")
     for sizes in ("t1mb3slc8dhc8", "t4mb3slc20dhc16", "l3t3mb2slc8dhc8", "d2t3mb3slc12dhc8")
 ]
 #: Those that are moved through memory in cold caches too.

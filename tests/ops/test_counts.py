@@ -71,6 +71,14 @@ COUNTS = [
     # Layers, steps, batch, gates, matrices.
     ("lstm:l2t5mb3slc8dhc8", "forward", 2 * 2 * 5 * 3 * 4 * 128, None, 2 * (1304 + 120)),
     ("lstm:l2t5mb3slc8dhc8", "backward-data", 4 * 2 * 5 * 3 * 4 * 128, None, 2 * (2608 + 120)),
+    *(
+        row
+        for cell in ("rnn-tanh", "rnn-relu")
+        for row in (
+            (f"{cell}:t5mb3slc7dhc4", "forward", 2 * 5 * 3 * 4 * 11, None, 2 * 225),
+            (f"{cell}:t5mb3slc7dhc4", "backward-data", 4 * 5 * 3 * 4 * 11, None, 2 * 390),
+        )
+    ),
     ("gru:t5mb3slc7dhc4", "forward", 2 * 5 * 3 * 3 * 4 * 11, None, 2 * (105 + 12 + 148 + 60)),
     ("gru:t5mb3slc7dhc4", "backward-data", 3960 * 2, None, 2 * (2 * 265 + 60)),
     ("bias:mb2ic3ih4iw5", "forward", 120, None, 2 * (120 + 3 + 120)),
@@ -148,6 +156,8 @@ COUNTS = [
         for end in ("", "-in-place")
     ),
     ("elementwise:add:9:9by-1", "forward", 9, None, 54),
+    ("elementwise:sum3:9:9:1", "forward", 18, None, 56),
+    ("elementwise:sum3-in-place:9:9:1", "forward", 18, None, 56),
     ("elementwise:add:9:9by2", "forward", 18, None, 54),
     *((f"reduction:{op}:6x2:1x2", "forward", 12, None, 28) for op in ("sum", "mean", "max", "min")),
     ("reduction:norm:6x2:1x2", "forward", 24, None, 28),

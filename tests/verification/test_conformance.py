@@ -32,6 +32,7 @@ PROBLEMS = (
     *("3x4:4x2", "2x1x3x4:1x3x4x2"),
     *("attention:mb1h2q3k4d2dv3", "attention:mb1h4kvh2q3d2causal1"),
     *("lstm:l2d2t2mb2slc4dhc2", "gru:l2d2t2mb2slc4dhc2"),
+    *("rnn-tanh:l2d2t2mb2slc4dhc2", "rnn-relu:l2d2t2mb2slc4dhc2"),
     *(f"resize:{mode}:mb1ic2ih3oh5iw4ow2" for mode in ("nearest", "linear")),
     *(
         f"elementwise:{op}{end}:4x6{':4x1' * (operands - 1)}{by}"
@@ -40,7 +41,7 @@ PROBLEMS = (
             (1, "by0.5", ("power",)),
             (2, "", ("mul", "div", "max", "min", "leaky-relu")),
             (2, "by-0.5", ("add", "add-square")),
-            (3, "", ("lerp", "clamp", "leaky-relu-gradient", "select")),
+            (3, "", ("lerp", "sum3", "clamp", "leaky-relu-gradient", "select")),
             (3, "by2", ("addcmul", "addcdiv")),
         )
         for op in ops

@@ -62,6 +62,7 @@ enum class Arithmetic {
   min,
   leaky_relu,
   add_square,
+  sum3,
   lerp,
   addcmul,
   addcdiv,

@@ -318,18 +318,13 @@ Argument rows_of(const PlanBuilder& builder, const char* role, Use use, int inde
   return builder.vector(role, use, {p.batch * p.channels * p.height, p.width}, builder.type, index);
 }
 
-void softmax_along(PlanBuilder& builder, algorithm how) {
+// The sizes before the axis, along it and behind it, in plain layout or with the axis last.
+void softmax_in(PlanBuilder& builder, algorithm how, const memory::dims& dims, bool axis_last) {
   auto& engine = cpu_engine();
-  // The sizes before the axis, along it and behind it.
-  memory::dims dims{1, 1, 1};
-  const auto images = builder.dims();
-  const auto axis = static_cast<std::size_t>(builder.number("axis"));
-  for (std::size_t i = 0; i < images.size(); ++i) {
-    dims[i < axis ? 0 : i == axis ? 1 : 2] *= images[i];
-  }
-  if (dims.back() == 1) dims.pop_back();
   const auto tensor = [&](const char* role, Use use, int index) {
-    return builder.vector(role, use, dims, builder.type, index);
+    auto argument = builder.vector(role, use, dims, builder.type, index);
+    if (axis_last) argument.desc = memory::desc(dims, builder.type, Tag::acb);
+    return argument;
   };
   const auto src = tensor("src", Use::input, DNNL_ARG_SRC);
   const auto dst = tensor("dst", Use::output, DNNL_ARG_DST);
@@ -348,6 +343,24 @@ void softmax_along(PlanBuilder& builder, algorithm how) {
       dnnl::softmax_backward::primitive_desc(engine, how, dx.desc, dy.desc, result.desc, 1, forward,
                                              user_scratchpad(), true),
       [&](const auto& d) { builder.add_primitive("softmax", d, {result, dy, dx}); });
+}
+
+void softmax_along(PlanBuilder& builder, algorithm how) {
+  memory::dims dims{1, 1, 1};
+  const auto images = builder.dims();
+  const auto axis = static_cast<std::size_t>(builder.number("axis"));
+  for (std::size_t i = 0; i < images.size(); ++i) {
+    dims[i < axis ? 0 : i == axis ? 1 : 2] *= images[i];
+  }
+  if (dims.back() == 1) dims.pop_back();
+  softmax_in(builder, how, dims, false);
+  if (dims.size() < 3) return;
+  // In plain layouts, oneDNN has only its slow reference for axes before the last.
+  const auto plain = builder.candidates.size();
+  softmax_in(builder, how, dims, true);
+  for (auto i = plain; i < builder.candidates.size(); ++i) {
+    builder.candidates[i].variant = builder.candidates[i].layout = "axis last";
+  }
 }
 
 void layernorm(PlanBuilder& builder) {

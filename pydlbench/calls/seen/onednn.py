@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from pydlbench.calls import elementwise, products, rows
+from pydlbench.calls import elementwise, moves, products, rows
 from pydlbench.calls.meaning import (
     LayerPass,
     Meaning,
@@ -198,6 +198,7 @@ _KINDS: Final = {
     **dict.fromkeys(("resize:nearest", "resize:linear"), "resize"),
     "pool": "pooling",
     "gemm": "product",
+    "lrn": "normalisation",
 }
 
 
@@ -293,6 +294,48 @@ def _batch_normalisation(line: _Line) -> Meaning:
     return line.complete(part, shape)
 
 
+def _group_normalisation(line: _Line) -> Meaning:
+    sizes = line.sizes()
+    shape = tuple(sizes[name] for name in ("mb", "ic", "id", "ih", "iw") if name in sizes)
+    part = rows.group_normalisation(
+        line.value(shape),
+        sizes["g"],
+        epsilon=1e-5,
+        factors=bool({*"CHS"} & {*line.words.get("flags", "")}),
+        training=line.training,
+        backward=line.backward,
+    )
+    return line.complete(part, shape)
+
+
+def _local_response(line: _Line) -> Meaning:
+    if line.algorithm != "across_channels":
+        raise UnsupportedError(f"oneDNN's lrn_{line.algorithm}: no rule for this neighbourhood")
+    return _layer_meaning(parse_problem(f"lrn:{line.problem}"), line.pass_, line.arithmetic, line)
+
+
+def _prelu(line: _Line) -> Meaning:
+    source, weights = (line.value(shape, place) for place, shape in enumerate(line.shapes()[:2]))
+    name = "prelu_backward" if line.backward else "prelu"
+    part = elementwise.arithmetic(name, source, weights, *[source] * line.backward)
+    return complete(part, [source, weights], source.bytes)
+
+
+def _concat(line: _Line) -> Meaning:
+    """Parse ``2x16x8x8:2x8x8x8 2x24x8x8``: the tensors, and perhaps the result."""
+    shapes = [tuple(map(int, text.split("x"))) for text in line.problem.split()[0].split(":")]
+    values = [line.value(shape, place) for place, shape in enumerate(shapes)]
+    return complete(moves.concat(values, int(line.words["axis"])), values, None)
+
+
+def _shuffle(line: _Line) -> Meaning:
+    (shape,), axis, groups = line.shapes(), int(line.words["axis"]), int(line.words["group"])
+    value, order = line.value(shape), [*range(len(shape) + 1)]
+    order[axis : axis + 2] = axis + 1, axis
+    parts = value.split(axis, shape[axis] // groups).permute(order)
+    return line.complete(moves.copy(parts, range(len(order))), shape)
+
+
 def _rows(line: _Line) -> Meaning:
     shape = line.shapes()[0]
     source, backward = line.value(shape), line.backward
@@ -364,6 +407,7 @@ _CELLS: Final[Mapping[str, tuple[str | None, int]]] = {
     "vanilla_gru": (None, 3),
     "vanilla_rnn": (None, 1),
 }
+_PLAIN_CELLS: Final = {"eltwise_tanh": "rnn-tanh", "eltwise_relu": "rnn-relu"}
 
 
 def _rnn(line: _Line) -> Meaning:
@@ -371,6 +415,8 @@ def _rnn(line: _Line) -> Meaning:
     sizes, (cell, gates) = line.sizes(), _CELLS.get(line.words.get("alg", ""), (None, 0))
     if not gates or sizes["l"] != 1:
         raise UnsupportedError("oneDNN's rnn: no rule for this cell, or for several layers at once")
+    if gates == 1:
+        cell = _PLAIN_CELLS.get(line.words.get("activation", ""))
     directions = 1 if line.words.get("direction", "uni").startswith("uni") else 2
     hidden, source = sizes["dhc"], (sizes["t"], sizes["mb"], sizes["slc"])
     weights = [
@@ -399,6 +445,11 @@ RULES: Final[Mapping[str, Callable[[_Line], Meaning]]] = {
     **dict.fromkeys(("eltwise", "eltwise_v2"), _eltwise),
     "batch_normalization": _batch_normalisation,
     "binary": _binary,
+    "concat": _concat,
+    "group_normalization": _group_normalisation,
+    "lrn": _local_response,
+    "prelu": _prelu,
+    "shuffle": _shuffle,
     "sum": _sum,
     "reduction": _reduction,
     "reorder": _reorder,

@@ -441,7 +441,11 @@ def _recurrent(call: _OnnxCall) -> Meaning:
     """Inputs: source, weights of the source and of the state for each direction."""
     node, weights = call.node, [call[1], call[2]]
     known = node.operator == "LSTM" or node.get("linear_before_reset")
-    cell = node.operator.lower() if known and not node.get("layout") else None
+    cell = node.operator.lower() if known else None
+    if node.operator == "RNN":
+        functions = {str(name).lower() for name in node.get("activations", ["tanh"])}
+        cell = f"rnn-{functions.pop()}" if functions in ({"tanh"}, {"relu"}) else None
+    cell = None if node.get("layout") else cell
     return products.recurrent(call[0].shape, weights, cell, directions=weights[0].shape[0])
 
 

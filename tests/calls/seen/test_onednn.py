@@ -69,6 +69,26 @@ def test_all_formats_say_the_same(form, dtype, name):
             "hardtanh:mb2ic4ih8alpha-2",
             "forward",
         ),
+        *(
+            (primitive, rest, "forward_inference", problem, "forward")
+            for primitive, rest, problem in (
+                ("prelu", ",,2x4x8x8:1x4x1x1", "elementwise:leaky-relu:2x4x64:1x4x1"),
+                ("group_normalization", ",flags:CH,g2mb2ic4ih8iw8", "groupnorm:mb2ic4ih8g2"),
+                ("group_normalization", ",,g4mb2ic4iw8", "groupnorm:mb2ic4ih1iw8g4factors0"),
+                (
+                    "lrn",
+                    ",alg:lrn_across_channels,mb2ic16ih8ls3beta0.5",
+                    "lrn:mb2ic16ih8ls3beta0.5",
+                ),
+                ("concat", ",axis:1,2x4x8:2x3x8 2x7x8", "concat:mb2ic4+3ih1iw8"),
+                ("shuffle", ",axis:1 group:2,2x4x8", "move:permute:2x2x2x8by0213"),
+                (
+                    "rnn",
+                    ",alg:vanilla_rnn activation:eltwise_tanh,l1t4mb8sic6slc6dhc6dic6",
+                    "rnn-tanh:l1t4mb8slc6dhc6",
+                ),
+            )
+        ),
         (
             "batch_normalization",
             ",flags:CH,mb2ic4ih8iw8",

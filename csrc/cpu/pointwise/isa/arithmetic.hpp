@@ -105,6 +105,8 @@ void arithmetic(Arithmetic op, const void* const* p, const bool* whole, void* to
       return map2<T>(p, whole, dst, n, s, [&](F x, F y) { return x > zero ? x : x * y; });
     case Arithmetic::add_square:
       return map2<T>(p, whole, dst, n, s, [&](F x, F y) { return x + a * (y * y); });
+    case Arithmetic::sum3:
+      return map3<T>(p, whole, dst, n, s, [](F x, F y, F z) { return x + y + z; });
     case Arithmetic::lerp:
       return map3<T>(p, whole, dst, n, s, [](F x, F y, F z) { return x + z * (y - x); });
     case Arithmetic::addcmul:

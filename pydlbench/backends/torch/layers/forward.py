@@ -353,6 +353,7 @@ _ELEMENTWISE: Final[Mapping[str, Function]] = {
     "max": lambda x, y, _, **out: torch.maximum(x, y, **out),
     "min": lambda x, y, _, **out: torch.minimum(x, y, **out),
     "leaky-relu": lambda x, y, _, **out: torch.where(x > 0, x, x * y, **out),
+    "sum3": lambda x, y, z, _, **out: torch.add(x + y, z, **out),
     "add-square": lambda x, y, a, **out: torch.addcmul(x, y, y, value=a, **out),
     "addcmul": lambda x, y, z, a, **out: torch.addcmul(x, y, z, value=a, **out),
     "addcdiv": lambda x, y, z, a, **out: torch.addcdiv(x, y, z, value=a, **out),

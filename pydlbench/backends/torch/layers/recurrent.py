@@ -21,7 +21,7 @@ from pydlbench.ops.op import Layer
 
 #: Positions of pydlbench's gates among PyTorch's gates, whose second gate of a GRU is the update
 #: gate.
-_GATES: Final = {"lstm": (0, 1, 2, 3), "gru": (1, 0, 2)}
+_GATES: Final = {"lstm": (0, 1, 2, 3), "gru": (1, 0, 2), "rnn-tanh": (0,), "rnn-relu": (0,)}
 
 
 def variants_of(site: CompilationSite) -> list[Variant]:
@@ -34,7 +34,7 @@ def variants_of(site: CompilationSite) -> list[Variant]:
     if spec.mode != "eager":
         raise UnsupportedError(f"torch compiles no {layer.cell} as a whole; nearest: --mode eager")
     backward = spec.pass_ != "forward"
-    name = f"aten::{layer.cell}"
+    name = f"aten::{layer.cell.replace('-', '_')}"
     return [
         site.variant(
             _recurrent_gradient
@@ -50,7 +50,7 @@ def variants_of(site: CompilationSite) -> list[Variant]:
 def _recurrent(operands: TorchOperands, *, training: bool) -> BoundFunction:
     layer = operands.layer
     matrices = _Matrices(operands)
-    function = torch.lstm if layer.cell == "lstm" else torch.gru
+    function = getattr(torch, layer.cell.replace("-", "_"))
     settings = (True, layer.layers, 0.0, training, layer.directions == 2, False)
 
     def forward(source: torch.Tensor, *given: torch.Tensor) -> Any:
@@ -104,7 +104,7 @@ class _Matrices:
                 arguments.append(place.tensor(matrix.reshape(-1, matrix.shape[-1])))
             bias = inputs["bias"][at]
             second = np.zeros_like(bias[: layer.gates])
-            second[layer.gates - 1] = 0 if layer.cell == "lstm" else bias[-1]
+            second[layer.gates - 1] = bias[-1] if layer.cell == "gru" else 0
             arguments += [place.tensor(biases.reshape(-1)) for biases in (bias[back], second)]
         self.arguments = tuple(arguments)
 

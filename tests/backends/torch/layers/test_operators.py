@@ -120,7 +120,7 @@ def test_layers_on_tensors_of_any_shape(backend):
         assert verdict.status == "ok", (text, verdict)
 
 
-@pytest.mark.parametrize("cell", ["lstm", "gru"])
+@pytest.mark.parametrize("cell", ["lstm", "gru", "rnn-tanh", "rnn-relu"])
 @pytest.mark.parametrize("sizes", ["t3mb2slc5dhc4", "l2d2t3mb2slc8dhc4"])
 def test_recurrent_layers(backend, cell, sizes):
     layer = parse_problem(f"{cell}:{sizes}")
