@@ -116,7 +116,7 @@ def test_headers_come_from_the_wheels_that_are_loaded_later(switch, extra):
     assert overrides[0]["cmake"]["define"]["PYDLBENCH_CUDA"] == "ON"
     run_time = project["project"]["optional-dependencies"][extra]
     wheels = set(overrides[0]["build"]["requires"])
-    compiler = {wheel for wheel in wheels if re.match(r"nvidia-(nvvm|cuda-(?!nvrtc))", wheel)}
+    compiler = {wheel for wheel in wheels if re.match(r"nvidia-(nvvm|nvtx|cuda-(?!nvrtc))", wheel)}
     assert wheels - compiler <= set(run_time)
     # Parts of different versions do not compile.
     assert len({wheel.partition("==")[2] for wheel in compiler}) == (switch != "12")
