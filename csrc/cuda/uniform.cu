@@ -26,6 +26,7 @@ __device__ inline std::uint64_t upper_product(std::uint64_t a, std::uint64_t b) 
 __device__ inline void philox(std::uint64_t counter, std::uint64_t key0, std::uint64_t key1,
                               std::uint64_t (&x)[4]) {
   x[0] = counter, x[1] = 0, x[2] = 0, x[3] = 0;
+#pragma unroll
   for (int round = 0; round < 10; ++round) {
     constexpr std::uint64_t a = 0xD2E7470EE14C6C93, b = 0xCA5A826395121157;
     const auto upper_a = upper_product(a, x[0]), lower_a = a * x[0];
@@ -58,7 +59,10 @@ __global__ void uniform_kernel(UniformTensor what, float* dense) {
     std::uint64_t numbers[4];
     // NumPy counts before it makes numbers.
     philox(static_cast<std::uint64_t>(first / kPerCounter) + 1, what.key[0], what.key[1], numbers);
-    for (int i = 0; i < kPerCounter && first + i < what.elements; ++i) {
+    // Unrolled, so that the numbers stay in registers.
+#pragma unroll
+    for (int i = 0; i < kPerCounter; ++i) {
+      if (first + i >= what.elements) continue;
       const auto half = static_cast<std::uint32_t>(numbers[i / 2] >> (i % 2 * 32));
       dense[first + i] = uniform(half, what.bits, what.spacing);
     }
