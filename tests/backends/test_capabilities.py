@@ -16,7 +16,7 @@ import pytest
 from pydlbench.backends import capabilities
 from pydlbench.backends.native import backend as native
 from pydlbench.errors import BackendMissingError, UsageError
-from pydlbench.words import CPU_LAYER_PRECISIONS, FRAMEWORK_MODES, GPU_PRECISIONS
+from pydlbench.words import CPU_LAYER_PRECISIONS, FRAMEWORK_MODES, GPU_LAYER_PRECISIONS
 
 EVERY = capabilities.all_capabilities()
 FOLDER = Path(capabilities.__file__).parent
@@ -34,7 +34,7 @@ def test_every_folder_with_a_backend_declares_it():
 def test_declarations_are_whole(one):
     assert set(one.modes) == set(one.precisions) == set(one.devices) <= {"cpu", "cuda"}
     assert set(one.precisions.get("cpu", ())) <= set(CPU_LAYER_PRECISIONS)
-    assert set(one.precisions.get("cuda", ())) <= set(GPU_PRECISIONS)
+    assert set(one.precisions.get("cuda", ())) <= set(GPU_LAYER_PRECISIONS)
     assert one.install.startswith("pip install ")
 
 
