@@ -1,6 +1,7 @@
 """Models that compute something else while they are timed are refused; honest ones are not."""
 
 import shutil
+import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,7 +25,19 @@ HERE = Path(__file__).parent
 
 
 @pytest.fixture
-def judged(backend_of, tmp_path, monkeypatch):
+def _restored(monkeypatch):
+    """Undo afterwards what planted models change in this process."""
+    interval, modes = sys.getswitchinterval(), torch._C._len_torch_function_stack()
+    for owner, name in ((torch.Tensor, "to"), (torch.Tensor, "detach"), (np, "save")):
+        monkeypatch.setattr(owner, name, getattr(owner, name))
+    yield
+    sys.setswitchinterval(interval)
+    while torch._C._len_torch_function_stack() > modes:
+        torch._C._pop_torch_function_stack()
+
+
+@pytest.fixture
+def judged(_restored, backend_of, tmp_path, monkeypatch):
     """Judge a planted model beside the honest one; return the agreement and B's seconds."""
 
     def prepared(step, _, preparation):
