@@ -224,7 +224,9 @@ def test_a_swap_makes_b_of_one_model():
     assert (a.model, b.model, a.framework) == ("mnist", "mnist", "torch")
     assert (a.swaps, len(b.swaps)) == (None, 2)
     assert "swaps" not in a.to_dict()
-    for more in (["mnist", *words], [*words, "--set-a", "batch=2"]):
+    # compare_models names A and B.
+    assert read_task(CompareOptions.parse(["mnist", *words]))[0].rows == task.rows
+    for more in (["cifar10", *words], [*words, "--set-a", "batch=2"]):
         with pytest.raises(UsageError, match="--swap: B is the one model"):
             read_task(CompareOptions.parse(more))
     for bad in ("aten.relu", "relu"):

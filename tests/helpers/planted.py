@@ -244,7 +244,7 @@ def calls(module, operator, direction, seconds, **more):
 def run(
     world, *, explained=True, limit=1e6, batch=4, model="mnist", stop=None, resumed=None, **words
 ):
-    """Diagnose a step of the invented machine, until ``stop`` returns true.
+    """Diagnose a step of the invented machine, until ``stop`` returns true for an answer.
 
     ``resumed`` has more arguments of the diagnosis.
     """
@@ -259,6 +259,6 @@ def run(
     found = None
     for answer in diagnoses(case, session, limit, explainer=explains, **(resumed or {})):
         found = answer
-        if stop is not None and stop():
+        if stop is not None and stop(answer):
             break
     return found

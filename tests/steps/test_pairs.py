@@ -73,8 +73,10 @@ def test_of_one_framework_the_next_visits_process_starts_beside_this_ones():
         "first renewed",  # what was asked of it before
         "first torch launched",
         "second torch launched",
+        "first native launched",  # it runs the bursts, and stays
         "first torch ready",
         "second torch ready",
+        "first native ready",
         "first torch prepared",
         "first renewed",
         "second torch prepared",
@@ -103,6 +105,7 @@ def test_each_step_has_a_process_of_its_own_in_each_visit():
         expected += [f"{session} {framework} prepared", f"{session} renewed"]
     assert events == ["first renewed", *expected[:-1], "second closed"]
     launched = [line.split()[:2] for line in log if line.endswith("launched")]
+    launched.remove(["first", "native"])  # once: it runs the bursts between all visits
     assert launched == [list(each) for each in zip(sessions, order, strict=True)]
 
 
@@ -170,7 +173,9 @@ def alternated(count, visits, log):
 def test_all_steps_of_a_repetition_are_prepared_before_one_is_sampled(count):
     log = []
     records = alternated(count, 2, log)
-    events = [line.split()[-1] for line in log]
+    # The native process, which runs the bursts, starts along with those of the steps.
+    assert log[2 * count] == "first native launched"
+    events = [line.split()[-1] for line in log if "native" not in line]
     turn = ["renewed", "launched", "ready", "prepared"]
     assert events == [word for _ in range(2) for word in turn for _ in range(count)] + [
         "closed"
