@@ -293,7 +293,7 @@ def make_inputs(
     - The backward pass of an attention reads the result of its forward pass.
     - The weights and biases of a recurrent layer are smaller, as in trained networks.
     - Divisors and variances are in [0.5, 1.5]; factors of overwritten tensors are 1 or -1; indices
-      and labels are uniform over rows and classes.
+      and labels are uniform over rows and classes; masks are 0 or 1.
     - Sources of functions with kinks at 3 and 6 are in [-8, 8), and the probabilities that the
       gradient of a softmax reads sum to one.
 
@@ -455,7 +455,10 @@ def _values(layer: Layer, pass_: str, role: str, precision: str, seed: int) -> D
         least_above = layer.rows if role == "indices" else layer.channels
         return rng.integers(0, least_above, shape).astype(np.float32)
     if role == MASK:
-        return rng.integers(0, 2, shape).astype(np.float32)
+        mask = rng.integers(0, 2, shape).astype(np.float32)
+        # A select in place has to change at least one element.
+        mask.flat[0] *= "src" not in layer.entry.passes[pass_].updates
+        return mask
     kind = tensor_types(layer, precision).get(role)
     stored = "fp32" if layer.in_float32(role) else _FLOATS.get(kind or "", precision)
     drawn = UniformTensor(shape, uniform_key(*entropy), stored)
