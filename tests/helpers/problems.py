@@ -110,7 +110,9 @@ def each_pass(
 
 SIDES = {"batch": 3, "channels": 6, "height": 5, "width": 4}
 _PLAIN = ("bias", "relu", "relu6", "hardswish", "hardsigmoid", "scale", "batchnorm", "add")
-_SMOOTH = ("sigmoid", "tanh", "softplus", "elu", "silu", "mish", "gelu", "gelu-tanh")
+_SMOOTH = (
+    *("sigmoid", "tanh", "softplus", "logsigmoid", "elu", "silu", "mish", "gelu", "gelu-tanh"),
+)
 _ROWS = ("softmax", "log-softmax", "layernorm", "rmsnorm")
 _OF_LANGUAGE_MODELS = ("swiglu", "rope", "add-rmsnorm")
 _POINTWISE = (

@@ -156,7 +156,7 @@ def test_conditions_that_are_known_are_read_again():
     node = OnnxNode(operator="Where", version=17, inputs=(chosen, rows, rows), outputs=(rows,))
     assert OnnxNode.read(node.signature) == node
     found = meaning_of(RecordedCall(signature=node.signature, operator=node.name, bytes=node.bytes))
-    assert (found.kind, found.flops, found.bytes) == ("copy", 0, 3 * (1 + 4 + 4 + 4))
+    assert (found.kind, found.flops, found.bytes) == ("elementwise", 3, 3 * (1 + 4 + 4 + 4))
 
 
 def test_what_cannot_run_alone_has_its_reason_and_its_share(backend, facts):
