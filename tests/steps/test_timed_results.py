@@ -12,7 +12,6 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
-from torch.overrides import _get_current_function_mode_stack, _pop_mode
 
 from pydlbench.backends.steps.serving import serve_step
 from pydlbench.backends.steps.timed_results import TimedResults
@@ -68,11 +67,7 @@ def judged(_restored, backend_of, tmp_path, monkeypatch):
             seconds = kernel.sample(ChunkRequest(samples=5, untimed=2)).seconds
         return agreement.agree_timed(specs[0], session, tmp_path, known, 1e-3), seconds
 
-    modes = len(_get_current_function_mode_stack())
-    yield judge
-    # A mode that a model has left on would change what later tests of this process run.
-    while len(_get_current_function_mode_stack()) > modes:
-        _pop_mode()
+    return judge
 
 
 @pytest.mark.parametrize("phase", ["forward", "training"])
