@@ -48,8 +48,8 @@ _CONV = build_layer(
     "conv", batch=8, in_channels=16, in_size=14, out_channels=32, kernel=3, padding=1
 )
 _SIZES: dict[str, dict[str, int]] = {
-    "images": {"batch": 2, "channels": 8, "height": 6, "width": 7},
-    "rows": {"batch": 2, "channels": 8, "height": 6, "width": 7},
+    "images": {"batch": 2, "channels": 8, "height": 6, "width": 6},
+    "rows": {"batch": 2, "channels": 8, "height": 6, "width": 6},
     "flat": {"batch": 3, "channels": 5},
     "weights": {"channels": 37},
 }

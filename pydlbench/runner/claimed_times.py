@@ -24,6 +24,9 @@ from pydlbench.workers.host import Worker
 _MAX_HOST_FACTOR: Final = 2.0
 _ALLOWED_S: Final = 0.01
 _COPY_RATE: Final = 5e8
+# Time to feed and restore a step before a sample, and to write its results. Loops, which have none
+# of it, judge steps that are as short.
+_SAMPLE_S: Final = 0.02
 _MIN_REQUESTS: Final = 4
 # A loop takes this many times the largest overhead of a request that is believed, so that time in
 # the overhead hides little of the loop. A claimed time that is shorter by more needs no longer one.
@@ -35,8 +38,8 @@ _JUDGED_QUANTILE: Final = 0.25
 # Share of the requests that a loop follows, once there are enough of them. The system draws them.
 # Claims of all requests are compared with the loops, so that few more loops are needed.
 _LOOPED: Final = 0.05
-# Use of CPUs by other processes during a loop, as a share of its time, above which it counts as
-# time that the loop has waited: it is hardly prolonged by more.
+# Largest use of CPUs by other processes during a loop, as a share of its time: they prolong it, and
+# an honest loop waits for longer than they use.
 _MAX_OTHERS: Final = 0.2
 # Samples of a request may take this many times their median, besides the time to wake threads up.
 _MAX_UNEVEN: Final = 1.5
@@ -100,18 +103,19 @@ class ClaimedTimes:
         self._overhead_s = math.inf
         self._judged = judged
 
-    def check(self, elapsed: float, claimed: float, copied: int) -> None:
+    def check(self, elapsed: float, claimed: float, copied: int, restored: int = 0) -> None:
         """Compare a claimed time with the host's, which an overloaded machine may prolong.
 
         Args:
             elapsed: the host's time of a request, in seconds.
             claimed: the time that the process claims for it.
             copied: bytes that are copied meanwhile, outside of the claimed time.
+            restored: number of times that all else is restored meanwhile.
 
         Raises:
             RefusedKernelError: the requests took longer than is claimed.
         """
-        allowed = _ALLOWED_S + copied / _COPY_RATE
+        allowed = _ALLOWED_S + copied / _COPY_RATE + restored * _SAMPLE_S
         self._overhead_s = min(self._overhead_s, max(0.0, elapsed - claimed))
         self._factors.append((elapsed - allowed) / max(claimed, 1e-9))
         factor = self._judged(self._factors)
@@ -143,8 +147,8 @@ class ClaimedTimes:
     ) -> None:
         """Time executions in a long loop by the host's clock, and compare a request's samples.
 
-        The overhead of a request is that of the shortest one, within what is allowed. What other
-        processes use of the CPUs meanwhile is taken off the loop.
+        The overhead of a request is that of the shortest one, within what is allowed. A loop during
+        which other processes use CPUs is not judged.
 
         Args:
             worker: the process.
@@ -158,7 +162,8 @@ class ClaimedTimes:
             RefusedKernelError: a sample takes less than an execution in the loop.
         """
         allowed = _ALLOWED_S + copied / _COPY_RATE
-        claimed = max(median(chunk.seconds), 1e-9)
+        # A loop has the mean of its executions, so that is compared.
+        claimed = max(sum(chunk.seconds) / len(chunk.seconds), 1e-9)
         self._claims.append(claimed)
         wanted, inner = _LOOP_OVERHEADS * allowed, request.inner
         is_loop = request.samples == 1 and inner * claimed >= wanted
@@ -170,9 +175,7 @@ class ClaimedTimes:
             begin, others = undisturbed_s(worker), others_s(worker)
             sample(msgspec.structs.replace(request, samples=1, inner=inner, untimed=0))
             elapsed = undisturbed_s(worker) - begin
-            others = others_s(worker) - others
-            elapsed -= others if others > _MAX_OTHERS * elapsed else 0.0
-            if elapsed <= 0:
+            if others_s(worker) - others > _MAX_OTHERS * elapsed:
                 return
         self._loops.append((elapsed - min(allowed, self._overhead_s)) / inner)
         factor = quantile(self._loops, _JUDGED_QUANTILE) / median(self._claims)

@@ -364,7 +364,7 @@ class _Turns:
         elapsed = undisturbed_s(kernel.worker) - begin
         claimed = request.inner * sum(chunk.seconds)
         checked = self._claimed[index]
-        checked.check(elapsed, claimed, request.samples * copied)
+        checked.check(elapsed, claimed, request.samples * copied, request.samples)
         checked.check_loop(kernel.worker, kernel.sample, request, chunk, elapsed, copied)
         return chunk
 

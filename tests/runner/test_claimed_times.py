@@ -115,12 +115,6 @@ def test_a_clock_that_is_divided_is_refused_with_one_short_sample(monkeypatch):
         judge(monkeypatch, Process(0.02, 1.6), ChunkRequest(samples=1))
 
 
-@pytest.mark.parametrize(("divisor", "others"), [(3, 0.5), (8, 0.8)])
-def test_a_divided_clock_is_refused_beside_others(monkeypatch, divisor, others):
-    with pytest.raises(RefusedKernelError, match="host's clock"):
-        judge(monkeypatch, Process(1e-3, divisor), others=others)
-
-
 @pytest.mark.parametrize(
     ("seconds", "even"),
     [

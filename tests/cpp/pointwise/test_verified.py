@@ -20,6 +20,7 @@ from pydlbench.backends.base import Preparation
 from pydlbench.ops.descriptor import parse_problem
 from pydlbench.ops.table import OPS, ops_of_kind
 from pydlbench.records.measurement import KernelSpec
+from pydlbench.verification.inputs import made
 
 #: Whether tensors start on the sixteen-byte grid: each kind of storage is tried off it.
 ALIGNED = {"fp32": False, "tf32": True, "fp16": True, "fp16-tc": False, "bf16-tc": False}
@@ -132,17 +133,17 @@ def product(pointwise, monkeypatch):
 
     # The host judges.
     native.reference = lambda *_, **__: None
-    vars(native).update(plans=plans, Arena=lambda _device, inputs: inputs, Kernel=Kernel)
+    vars(native).update(plans=plans, Kernel=Kernel)
     monkeypatch.setitem(sys.modules, "pydlbench._cuda", native)
     monkeypatch.setattr(pydlbench, "_cuda", native, raising=False)
     package = importlib.import_module(_BACKEND)
     for name in _MODULES:
         monkeypatch.delitem(sys.modules, f"{_BACKEND}.{name}", raising=False)
         monkeypatch.delattr(package, name, raising=False)
-    yield SimpleNamespace(
-        plans=importlib.import_module(f"{_BACKEND}.cuda_plans").plans,
-        autotuner=importlib.import_module(f"{_BACKEND}.cuda_plans").CudaAutotuner,
-    )
+    cuda_plans = importlib.import_module(f"{_BACKEND}.cuda_plans")
+    # The host makes the random inputs, too.
+    cuda_plans.new_arena = lambda _device, inputs: made(inputs)
+    yield SimpleNamespace(plans=cuda_plans.plans, autotuner=cuda_plans.CudaAutotuner)
     for name in _MODULES:  # built on the invented one: nobody else may see them
         sys.modules.pop(f"{_BACKEND}.{name}", None)
         vars(package).pop(name, None)
