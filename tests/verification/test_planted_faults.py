@@ -396,7 +396,7 @@ def tiny_case(
 ) -> tuple[dict[str, NDArray[np.float32]], NDArray[np.float32]]:
     """Return inputs whose results are subnormal, and the result as storing it rounds it."""
     least = smallest_normal(precision)
-    inputs = make_inputs(layer, pass_, precision, 3)
+    inputs = make_inputs(layer, pass_, precision, 6)
     small = least / 2 if len(inputs) == 1 else (least / 4) ** (1 / 2)
     inputs = {role: round_to(precision, array * small) for role, array in inputs.items()}
     if layer.kind == "gemm":
