@@ -26,7 +26,7 @@ _ALLOWED_S: Final = 0.01
 _COPY_RATE: Final = 5e8
 # Time to feed and restore a step before a sample, and to write its results. Loops, which have none
 # of it, judge steps that are as short.
-_SAMPLE_S: Final = 0.02
+_SAMPLE_S: Final = 0.01
 _MIN_REQUESTS: Final = 4
 # A loop takes this many times the largest overhead of a request that is believed, so that time in
 # the overhead hides little of the loop. A claimed time that is shorter by more needs no longer one.
