@@ -45,9 +45,6 @@ from pydlbench.workers.host import RemoteKernel, releasing, start_together
 ALTERNATIONS: Final = 8
 # The least, for slow steps: the median of three excludes a disturbed round.
 _LEAST_ALTERNATIONS: Final = 3
-# Steps that are sampled alternately and take longer have no untimed step in each round: it would
-# refill a cache in 2 ms, and both steps begin with the data of the other one.
-_SETTLE_LIMIT_S: Final = 0.02
 # Maximum number of stored steps that are searched for an earlier run.
 _MAX_STORED_STEPS: Final = 200
 
@@ -323,7 +320,7 @@ class _Turns:
             own = step_policy(step, kernel.facts, policy)
             if self._alternately:
                 chunk_s = budget_s / self._visits / ALTERNATIONS
-                own = replace(own, settle_limit_s=_SETTLE_LIMIT_S, chunk_s=chunk_s, least_samples=1)
+                own = replace(own, chunk_s=chunk_s, least_samples=1)
             sample = kernel.sample
             if copied is not None:
                 sample = partial(self._checked, index, kernel, copied)
