@@ -55,6 +55,7 @@ VARIABLE = {
     "device.peaks.theoretical",
     "device.warnings",
     "differences",
+    "dominant_share",
     "environment.packages",
     "environment.settings",
     "environment.variables",
@@ -75,6 +76,8 @@ VARIABLE = {
     "tried",
     "untried",
 }
+# Keys that tell whether a measured run ended early, which depends on the machine's speed.
+EARLY = {"interrupted", "unfinished"}
 # Columns of measured tables that are left out where all rows agree, or none has anything to say.
 SOMETIMES = {"layout", "note", "of bandwidth", "p90", "p99"}
 
@@ -274,7 +277,8 @@ def keys(value: Any, path: str = "") -> Any:
     if path in VARIABLE:
         return ...
     if isinstance(value, dict):
-        return {key: keys(one, f"{path}.{key}".strip(".")) for key, one in value.items()}
+        kept = {key: one for key, one in value.items() if path or key not in EARLY}
+        return {key: keys(one, f"{path}.{key}".strip(".")) for key, one in kept.items()}
     if isinstance(value, list) and any(isinstance(one, dict) for one in value):
         together: dict[str, Any] = {}
         for one in (keys(one, path) for one in value):
