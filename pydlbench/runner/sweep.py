@@ -25,6 +25,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import product
+from operator import itemgetter
 from typing import Any
 
 from pydlbench.errors import UsageError, nearest
@@ -34,6 +35,8 @@ from pydlbench.runner.tasks import TaskRow
 # limit.
 _MAX_REQUESTS = 2_000
 _MAX_KEY_PARTS = 32
+# The line that begins a table. TOML's reader groups tables by kind, without their positions.
+_HEAD = re.compile(r"^[ \t]*\[\[[ \t]*[a-z]+[ \t]*\]\][ \t]*(?:#.*)?\r?$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +62,7 @@ class SweepTable:
 
     Attributes:
         kind: the command.
-        number: counted from 1 among all tables of the file, in its order by kind.
+        number: counted from 1 among all tables of the file.
         place: name of the table in messages: ``sweep.toml: [[layers]] 2``.
         requests: command-line words of each request, without the command's name.
         exclude: rules, as written.
@@ -79,7 +82,7 @@ class SweepFile:
     Attributes:
         path: name of the file, for messages.
         title: purpose of the file; may be empty.
-        tables: tables in the order of their kinds, then in the order of the file.
+        tables: tables in the order of the file.
         text: content of the file, as it was read.
     """
 
@@ -113,16 +116,20 @@ def parse_sweep(path: str, text: str, keys: Mapping[str, Sequence[Key]]) -> Swee
     if not kinds:
         raise UsageError(f"{path}: asks for nothing; nearest: a table [[layers]]")
     defaults = _defaults(path, document.get("defaults", {}), keys, kinds)
-    tables: list[SweepTable] = []
+    positions = tomllib.loads(_HEAD.sub(lambda head: f"{head[0]}\nat = {head.start()}", text))
+    listed = []
     for kind in kinds:
-        listed = document[kind]
-        if not isinstance(listed, list) or not all(isinstance(table, dict) for table in listed):
+        of_kind = document[kind]
+        if not isinstance(of_kind, list) or not all(isinstance(table, dict) for table in of_kind):
             raise UsageError(f"{path}: {kind}: not a list of tables; nearest: [[{kind}]]")
-        for index, values in enumerate(listed, start=1):
-            place = f"{path}: [[{kind}]]" + (f" {index}" if len(listed) > 1 else "")
-            known = _taken(place, values, keys[kind])
-            full = {name: value for name, value in defaults.items() if name in known} | values
-            tables.append(_table(kind, len(tables) + 1, place, full, keys[kind]))
+        for index, values in enumerate(of_kind):
+            place = f"{path}: [[{kind}]]" + (f" {index + 1}" if len(of_kind) > 1 else "")
+            listed.append((positions[kind][index].get("at", len(text)), kind, place, values))
+    tables: list[SweepTable] = []
+    for _, kind, place, values in sorted(listed, key=itemgetter(0)):
+        known = _taken(place, values, keys[kind])
+        full = {name: value for name, value in defaults.items() if name in known} | values
+        tables.append(_table(kind, len(tables) + 1, place, full, keys[kind]))
     return SweepFile(path=path, title=title, tables=tuple(tables), text=text)
 
 

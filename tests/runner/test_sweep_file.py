@@ -87,6 +87,25 @@ def test_a_table_may_take_some_of_the_defaults_only():
     ]
 
 
+def test_tables_keep_the_order_of_the_file():
+    text = """
+        [[estimate]]  # first
+        model = "a"
+        [[layers]]\r
+        shape = [
+        "[[step]]"]
+        [["step"]]
+        model = "last: its head is quoted"
+        [[estimate]]
+        model = '''b
+[[layers]]'''
+    """
+    tables = parse(text).tables
+    assert [table.kind for table in tables] == ["estimate", "layers", "estimate", "step"]
+    assert [table.number for table in tables] == [1, 2, 3, 4]
+    assert tables[2].requests == (("b\n[[layers]]",),)
+
+
 def test_tables_are_numbered_where_there_are_several():
     file = parse('title = "x"\n[[layers]]\n[[layers]]\n[[step]]\nmodel = "m"')
     places = [table.place for table in file.tables]
