@@ -192,17 +192,20 @@ def _with_rank(recorded: RecordedTrace, name: str) -> RecordedTrace:
 def find_card(on: str | None) -> KnownCard | None:
     """Return the card that ``--on`` names; None if it names none, or this machine.
 
+    The beginning of a name is enough if no other card's begins so, and the driver's name is one.
+
     Raises:
         UsageError: there is no such card.
     """
     if on is None or on == THIS_MACHINE:
         return None
-    from pydlbench.devices.gpu.cards import known_cards
+    from pydlbench.devices.gpu.cards import card_named, known_cards
 
     cards = {_plain(card.name): card for card in known_cards()}
-    if _plain(on) in cards:
-        return cards[_plain(on)]
     begin = [name for name in cards if name.startswith(_plain(on))]
+    card = cards.get(_plain(on)) or card_named(on)
+    if card or len(begin) == 1:
+        return card or cards[begin[0]]
     near = begin[:3] or nearest(_plain(on), cards, 3) or list(cards)[-3:]
     names = ", ".join(cards[name].name for name in near)
     raise UsageError(f"--on {on}: no such card; nearest: {names}; all: pydlbench device --known")

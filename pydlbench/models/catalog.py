@@ -317,6 +317,8 @@ def find_listed(
     pooled = False
     for pattern in patterns:
         missing: Counter[str] = Counter()
+        omitted: Counter[str] = Counter()
+        without_batch = 0
         ignored: dict[str, None] = {}
         for entry in _entries(pattern, op, f"{option} " if option else "", ignored):
             try:
@@ -327,8 +329,13 @@ def find_listed(
             except UsageError as error:
                 raise UsageError(f"{entry.where}{error}") from None
             pooled = pooled or (entry.described and layers[0].layer.op == "pool")
+            without_batch += entry.without_batch
+            omitted.update(row.omitted for row in layers if row.omitted)
             selected.update(dict.fromkeys(layers))
         notes = [f"{count} of its problems are left out: {text}" for text, count in missing.items()]
+        notes += [f"of {count} problems is left out: {text}" for text, count in omitted.items()]
+        if without_batch and batch is None:
+            notes.append(f"batch 1 of {without_batch} problems without mb (benchdnn: --mb=2)")
         if missing and not selected:
             raise UsageError(f"{option} {pattern}: {notes[0]}".strip())
         if ignored:

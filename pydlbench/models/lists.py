@@ -24,6 +24,10 @@ from pydlbench.ops.table import OPS, build_layer
 from pydlbench.words import MIXED_TYPES
 
 _SHAPES: Final = re.compile("^[0-9][0-9x:]*")
+# A size of 0: of a shape, or a field.
+_EMPTY: Final = re.compile(
+    r"^(?:[0-9x:]*[x:])?0+(?=[x:n_]|$)|^[a-z0-9_]*?(?:mb|[io][cdhw])0+(?![0-9])"
+)
 _MAX_CHARACTERS: Final = 1 << 24  # maximum size of a list of layers
 
 # -----------------------------------------------------------------------------
@@ -32,8 +36,8 @@ _MAX_CHARACTERS: Final = 1 << 24  # maximum size of a list of layers
 _CONVOLUTIONS: Final = ("direct", "auto", "wino", "winograd")
 # The affixes in the library's names of algorithms, which benchdnn's lack.
 _AFFIXES: Final = re.compile(
-    "^(?:convolution|deconvolution|pooling|eltwise|binary|reduction|resampling|softmax)_(?=.)"
-    "|_(?:use_)?dst(?:_for_bwd)?$"
+    "^(?:convolution|deconvolution|pooling|eltwise|binary|reduction|resampling|softmax|lrn)_(?=.)"
+    "|_(?:use_)?dst(?:_for_bwd)?$|_channels$"
 )
 # Ops by oneDNN's names of functions of one tensor, with the alpha and the beta that they have. For
 # a zero all values are the same function, except for the slope of relu.
@@ -63,14 +67,18 @@ _DRIVERS: Final[Mapping[str, Mapping[str, str]]] = {
     | dict.fromkeys(("logsoftmax", "log"), "log-softmax:"),
     "eltwise": {name: f"{op}:" for name, (op, *_) in _FUNCTIONS.items()},
     "binary": {name: f"elementwise:{name}:" for name in ("add", "mul", "max", "min", "div")}
-    | {"sub": "elementwise:add:|by-1"},
-    "reduction": {name: f"reduction:{name}:" for name in ("sum", "mean", "max", "min")},
+    | {"sub": "elementwise:add:|by-1", "select": "elementwise:select:"},
+    "reduction": {name: f"reduction:{name}:" for name in ("sum", "mean", "max", "min")}
+    | {"mul": "reduction:prod:"}
+    | dict.fromkeys(("norm_lp_max", "norm_lp_sum"), "reduction:norm:"),
     "resampling": {name: f"resize:{name}:" for name in ("nearest", "linear")},
     "rnn": {"vanilla_rnn": "rnn-:", "vanilla_lstm": "lstm:", "lbr_gru": "gru:"},
     "concat": {"": "concat:"},
     "sum": {"": "elementwise:add:"},
 }
-_WITHOUT_OP: Final = ("brgemm", "reorder", "zeropad")
+_WITHOUT_OP: Final = ("brgemm", "graph", "reorder", "sdpa", "zeropad")
+# Ops of descriptors without a prefix, where the op depends on the descriptor.
+_OWN_OPS: Final = {"conv": "conv", "matmul": "gemm", "pool": "pool"}
 _PASSES: Final = {
     "FWD_D": ("forward", "training"),
     "FWD_B": ("forward", "training"),
@@ -91,20 +99,32 @@ _KNOWN_VALUES: Final = {
     "flags": "[CHO]*",
     **dict.fromkeys(("encoding", "grouped"), ""),
     "stag": "any|ab(c(d(ef?)?)?)?x?",  # of products: an order that is not transposed
+    "strides": ":*",
     "scales": "1(:1)*",
+    "attr-acc-mode": "|strict|relaxed|any|f32",
+    "attr-rounding-mode": "",
+    "skip-nonlinear": "false|0",
 }
 # Options with numbers, by driver; --mb is one of all drivers.
 _NUMBERS: Final = {
     **dict.fromkeys(("softmax", "concat"), ("axis",)),
     "rnn": ("l", "t"),
     "shuffle": ("axis", "group"),
+    "sum": ("sdt",),
 }
 _TYPES: Final = ("dt", "sdt", "ddt", "cfg")
 # Options with fused operations, which convolutions and products have; poolings have integers, too.
-_FUSED: Final = ("attr-scales", "attr-zero-points", "attr-post-ops")
+_FUSED: Final = ("attr-scales", "attr-zero-points", "bia-dt", "attr-post-ops")
+# Options that are honoured of products only.
+_OF_PRODUCTS: Final = ("stag", "strides", "bia-dt", "bia-mask")
 _WITH_FUSED: Final = ("conv", "deconv", "ip", "matmul")
+# Drivers of problems with a batch, which is 2 in benchdnn if a problem has none.
+_WITH_BATCH: Final = (*_WITH_FUSED[:3], "pool", "bnorm", "gnorm", "lrn", "resampling", "rnn")
+_WITH_AXIS: Final = ("softmax", "concat", "shuffle")
 # One operation of ``--attr-scales`` or ``--attr-zero-points``; numbers do not matter to the time.
-_ATTRIBUTE: Final = re.compile(r"(src|wei|dst)(?::(common|per_oc))?(?::[0-9.]+\*?)?")
+_ATTRIBUTE: Final = re.compile(
+    r"(src|wei|dst)(?::(common|per_oc))?(?::[-0-9.e]+\*?)?(?::(?:f32|s32))?"
+)
 _HONOURED: Final = (
     *_KNOWN_VALUES,
     *_TYPES,
@@ -120,6 +140,9 @@ _HONOURED: Final = (
     "group",
     "alpha",
     "beta",
+    "p",
+    "eps",
+    "bia-mask",
     "wtag",
 )
 
@@ -135,6 +158,7 @@ class ListedLayer:
         fusions: Fused operations that a list asks for; empty if it does not say.
         changed: Options of a list with which something else than the layer is computed; may be
             empty.
+        omitted: Values of a list's options for which there is no layer, beside others.
     """
 
     layer: Layer
@@ -142,6 +166,7 @@ class ListedLayer:
     precisions: tuple[str, ...] = ()
     fusions: tuple[str, ...] = ()
     changed: str = ""
+    omitted: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,7 +189,7 @@ class ListEntry:
     def described(self) -> bool:
         """Whether the text is a descriptor rather than a name."""
         recurrent = re.match("(?:[ltd]|s[il]c|d[hi]c)[0-9]", self.text)
-        return looks_like_problem(self.text) or bool(self.op and recurrent)
+        return looks_like_problem(self.text) or bool(self.op and recurrent) or self.op == "graph"
 
     def layers(self, pool: str | None) -> list[ListedLayer]:
         """Return the layers that the descriptor stands for, one for each algorithm.
@@ -176,14 +201,20 @@ class ListEntry:
         options = self.options
         has_prefix = re.match("[A-Za-z][A-Za-z-]*:", self.text)
         found: dict[Layer, None] = {}
-        for prefix, mode in [("", pool)] if has_prefix else self._prefixes(pool):
+        omitted: dict[str, None] = {}
+        if self.op in _DRIVERS and self.op != "concat" and _EMPTY.search(self.text):
+            raise UnsupportedError(f"{self.text}: has no elements; nearest: sizes of at least 1")
+        for prefix, mode in [("", pool)] if has_prefix else self._prefixes(pool, omitted):
             before, _, fields = prefix.partition("|")
             text = self.text if has_prefix else self._with_all_shapes()
             text = before + _SHAPES.sub(rf"\g<0>{fields}", text, count=1)
             layer = parse_problem(text, pool=mode)
+            if not has_prefix and _OWN_OPS.get(self.op, layer.entry.key) != layer.entry.key:
+                raise UsageError(f"{self.text}: not of --op {self.op}; nearest: another --op")
             if self.op in ("gnorm", "lnorm"):
+                batch = self._number("mb") if self.op == "gnorm" else 0
                 found |= dict.fromkeys(
-                    variant.with_batch(self._number("mb") or variant.batch)
+                    variant.with_batch(batch or variant.batch)
                     for variant in _by_flags(layer, options.get("flags", ("",)))
                 )
                 continue
@@ -195,19 +226,19 @@ class ListEntry:
                 variants = [{key: value for key, value in sizes.items() if value}]
             elif layer.kind == "gemm" and "wtag" in options:
                 variants = [{"weights_tag": _order(tag, self.op)} for tag in options["wtag"]]
+            batch = 0 if self.op in _WITH_AXIS else self._number("mb")
             for sizes in variants:
-                variant = layer.replace(**sizes)
-                found[variant.with_batch(self._number("mb") or layer.batch)] = None
+                found[layer.replace(**sizes).with_batch(batch or layer.batch)] = None
         names = (*options.get("dir", ()), *options.get("prop", ()))
-        passes = dict.fromkeys(_PASSES[name] for name in names if name in _PASSES)
+        passes = dict.fromkeys(_PASSES[name.upper()] for name in names)
         if self.op == "bnorm" and options.get("flags"):
             # The flag G says that statistics are given, as in inference.
             given = "inference" if all("G" in flag for flag in options["flags"]) else "training"
             passes = dict.fromkeys(
                 (pass_, given if pass_ == "forward" else kind) for pass_, kind in passes
             )
-        precisions, changed = self._precisions()
-        fusions, unknown = self._fusions()
+        precisions, changed = self._precisions(omitted)
+        fusions, unknown = self._fusions(omitted)
         return [
             ListedLayer(
                 layer=layer,
@@ -215,6 +246,7 @@ class ListEntry:
                 precisions=precisions,
                 fusions=fusions,
                 changed=" ".join(filter(None, [changed, unknown])),
+                omitted=" ".join(omitted),
             )
             for layer in found
         ]
@@ -227,10 +259,10 @@ class ListEntry:
                 nearest_types = "f32:f32" if number < 2 else "f32:f32:f32"
                 raise UnsupportedError(f"--sdt: a sum of {number}; nearest: --sdt={nearest_types}")
             return _SHAPES.sub(":".join([r"\g<0>"] * number), self.text, count=1)
-        if self.op not in ("softmax", "concat", "shuffle"):
+        if self.op not in _WITH_AXIS:
             return self.text
         axis, groups = self._number("axis", 1), self._number("group", 1)
-        along = partial(_along, axis=axis, op=self.op, groups=groups)
+        along = partial(_along, axis=axis, op=self.op, groups=groups, batch=self._number("mb"))
         text = _SHAPES.sub(along, self.text, count=1)
         if text == _SHAPES.sub("", self.text):
             raise UnsupportedError(f"{self.text}: has no elements; nearest: sizes of at least 1")
@@ -260,42 +292,82 @@ class ListEntry:
             single = {name: (value,) for name, value in zip(given, values, strict=True)}
             yield replace(self, options={**self.options, **single})
 
-    def _prefixes(self, pool: str | None) -> list[tuple[str, str | None]]:
-        """Return prefixes of descriptors, and kinds of pooling."""
+    def _prefixes(self, pool: str | None, omitted: dict[str, None]) -> list[tuple[str, str | None]]:
+        """Return prefixes of descriptors, and kinds of pooling.
+
+        Args:
+            pool: Kind of pooling of ``--pool``.
+            omitted: Receives values of options for which there is no op.
+        """
         if self.op in _WITHOUT_OP:
             raise UnsupportedError(f"--op {self.op}: there is no such op")
         if self.op not in _DRIVERS:
             return [(f"{self.op}:" if self.op else "", pool)]
-        known = _DRIVERS[self.op]
+        known = self._algorithms()
         algorithms = self.options.get("alg", (next(iter(known)),))
         names = [_AFFIXES.sub("", name.lower()) for name in algorithms]
         prefixes = [known[name] for name in names if name in known]
+        unknown = (word for word, name in zip(algorithms, names, strict=True) if name not in known)
+        omitted |= dict.fromkeys(f"--alg={word}" for word in unknown)
         if not prefixes:
+            near = self._nearest_algorithm(names[0], known)
             raise UnsupportedError(
-                f"--alg={algorithms[0]}: there is no such op; nearest: "
-                f"{', '.join(nearest(names[0], known) or known)}, or another --op"
+                f"--alg={algorithms[0]}: there is no such op; nearest: {near}, or another --op"
             )
         if self.op == "pool":
             return [("", pool or mode) for mode in prefixes]
         if "rnn-:" in prefixes:
-            functions = [name.lower() for name in self.options.get("activation", ("relu",))]
-            cells = [f"rnn-{name}:" for name in functions if name in ("relu", "tanh")]
-            prefixes = [*cells, *(prefix for prefix in prefixes if prefix != "rnn-:")]
-            if not prefixes:
-                text = ",".join(functions)
-                raise UnsupportedError(
-                    f"--activation={text}: there is no such op; nearest: --activation=tanh"
-                )
+            prefixes = self._cells(prefixes, omitted)
         if self.op == "concat" and ":" not in self._with_all_shapes():
             prefixes = ["move:copy:"]  # the other tensors are empty
         if self.op == "sum" and self._sources() == 3:
             prefixes = ["elementwise:sum3:"]
         if self.op == "eltwise":
-            prefixes = self._functions([name for name in names if name in known])
+            prefixes = self._functions([name for name in names if name in known], omitted)
         return [(prefix, pool) for prefix in prefixes]
 
-    def _functions(self, names: Sequence[str]) -> list[str]:
+    def _nearest_algorithm(self, name: str, known: Mapping[str, str]) -> str:
+        if self.op == "binary" and name in ("eq", "ne", "lt", "le", "gt", "ge"):
+            return f"elementwise:{name}:{self.text}, which writes a mask instead of numbers"
+        if name in _DRIVERS[self.op]:
+            return "--p=2 --eps=0"
+        return ", ".join(nearest(name, known) or known)
+
+    def _cells(self, prefixes: Sequence[str], omitted: dict[str, None]) -> list[str]:
+        """Return prefixes with those of cells without gates for each activation."""
+        functions = [name.lower() for name in self.options.get("activation", ("relu",))]
+        cells = [f"rnn-{name}:" for name in functions if name in ("relu", "tanh")]
+        omitted |= {
+            f"--activation={name}": None for name in functions if f"rnn-{name}:" not in cells
+        }
+        cells += [prefix for prefix in prefixes if prefix != "rnn-:"]
+        if not cells:
+            text = ",".join(functions)
+            raise UnsupportedError(
+                f"--activation={text}: there is no such op; nearest: --activation=tanh"
+            )
+        return cells
+
+    def _algorithms(self) -> Mapping[str, str]:
+        """Return prefixes by the driver's algorithm."""
+        known = _DRIVERS[self.op]
+        exponent, epsilon = (self.options.get(name, ("",))[-1] for name in ("p", "eps"))
+        if self.op != "reduction" or (exponent, epsilon or "0") == ("2", "0"):
+            return known
+        return {name: prefix for name, prefix in known.items() if prefix != "reduction:norm:"}
+
+    @property
+    def without_batch(self) -> bool:
+        """Whether the problem has fields, but no batch."""
+        fields = self.described and self.op in _WITH_BATCH and not self.text[:1].isdecimal()
+        return fields and "mb" not in self.text.partition("n")[0] and not self._number("mb")
+
+    def _functions(self, names: Sequence[str], omitted: dict[str, None]) -> list[str]:
         """Return prefixes of functions with all combinations of their numbers.
+
+        Args:
+            names: The library's names of the functions.
+            omitted: Receives functions of which no op has such numbers.
 
         Raises:
             UnsupportedError: No op has such numbers.
@@ -310,6 +382,9 @@ class ListEntry:
             prefix = _function(name, numbers)
             if prefix is not None:
                 found.append(prefix)
+                continue
+            words = [f"--alg={name}", *(f"--{word}={text}" for word, text in texts.items())]
+            omitted[" ".join(words)] = None
         if not found:
             given = {"alg": names[:1], **given}
             text = " ".join(f"--{name}={','.join(values)}" for name, values in given.items())
@@ -319,40 +394,61 @@ class ListEntry:
             )
         return found
 
-    def _precisions(self) -> tuple[tuple[str, ...], str]:
-        """Return the precisions, and the options with which something else is computed."""
+    def _precisions(self, omitted: dict[str, None]) -> tuple[tuple[str, ...], str]:
+        """Return the precisions, and the options with which something else is computed.
+
+        Args:
+            omitted: Receives values with which something else is computed, beside others.
+        """
         types = {key: self.options[key] for key in _TYPES if key in self.options}
-        if "sdt" in types and self.op != "concat":
+        if "sdt" in types and self.op not in ("concat", "prelu"):
             types.setdefault("ddt", ("f32",))  # benchdnn's default
         known = [_plain_types(values, self.op) for values in types.values()]
         common = set.intersection(*known) if known else set()
         changed = [] if common or not types else list(types)
+        if common:
+            for key, values in types.items():
+                omitted |= _others(key, values, [bool(_plain_types([v], self.op)) for v in values])
         for key, values in self.options.items():
             usual = _KNOWN_VALUES.get(key, ".*")
             if key == "flags" and self.op == "bnorm":  # statistics are given: its inference
                 usual = "[GCHO]*"
-            if not any(re.fullmatch(usual, value) for value in values):
+            elif key == "bia-mask":  # of a bias for each column
+                usual = str(2 ** self.text.partition(":")[0].count("x"))
+            plain = [bool(re.fullmatch(usual, value)) for value in values]
+            omitted |= _others(key, values, plain)
+            if not any(plain):
                 changed.append(key)
         given = {**self.options, **types}
         text = " ".join(f"--{key}={','.join(given[key])}" for key in changed)
         named = [_PRECISIONS[name] for name in _PRECISIONS if name in common]
         return (*named, *(name for name in MIXED_TYPES if name in common)), text
 
-    def _fusions(self) -> tuple[tuple[str, ...], str]:
-        """Return the fused operations, and the options with operations that cannot be fused."""
+    def _fusions(self, omitted: dict[str, None]) -> tuple[tuple[str, ...], str]:
+        """Return the fused operations, and the options with operations that cannot be fused.
+
+        Args:
+            omitted: Receives operations that cannot be fused, beside others.
+        """
         given = {key: self.options[key] for key in _FUSED if any(self.options.get(key, ()))}
         if not given:
             return (), ""
-        known = [
-            [text for text in (_fused(key, value) for value in values) if text is not None]
-            for key, values in given.items()
-        ]
+        texts = {key: [_fused(key, value) for value in given[key]] for key in given}
+        known = [[text for text in texts[key] if text is not None] for key in given]
         if self.op not in _WITH_FUSED or not all(known):
             return (), " ".join(f"--{key}={','.join(values)}" for key, values in given.items())
+        for key, values in given.items():
+            omitted |= _others(key, values, [text is not None for text in texts[key]])
         combined = ("+".join(filter(None, parts)) for parts in itertools.product(*known))
         return tuple(
             dict.fromkeys(canonical_fusion(text or NOTHING_FUSED) for text in combined)
         ), ""
+
+
+def _others(key: str, values: Sequence[str], plain: Sequence[bool]) -> dict[str, None]:
+    """Return the values of an option that are not plain, beside others that are."""
+    pairs = zip(values, plain, strict=True) if any(plain) else ()
+    return {f"--{key}={value}": None for value, usual in pairs if not usual}
 
 
 def _by_flags(layer: Layer, flags: Sequence[str]) -> Iterator[Layer]:
@@ -420,9 +516,13 @@ def _mixed_types(value: str, driver: str) -> str | None:
 
 def _fused(option: str, value: str) -> str | None:
     """Return the operations of an option of benchdnn as those of ``--fuse``; None if unknown."""
+    value = value.strip("'\"").replace(";", "+")
+    if option == "bia-dt":
+        return {"f32": "bias", "undef": ""}.get(value)
     if option == "attr-post-ops":
         try:
-            return canonical_fusion(value) if value else ""
+            plain = re.sub(r"(^|\+)(?:eltwise|binary)_", r"\1", value)
+            return canonical_fusion(plain) if plain else ""
         except UsageError:
             return None
     suffix = "scale" if option == "attr-scales" else "zero_point"
@@ -457,7 +557,7 @@ def _order(tag: str, driver: str) -> str:
     return orders.get(tag, "any")
 
 
-def _along(shapes: re.Match[str], *, axis: int, op: str, groups: int) -> str:
+def _along(shapes: re.Match[str], *, axis: int, op: str, groups: int, batch: int) -> str:
     """Return shapes with the sizes before an axis, along it, and after it; none without elements.
 
     Args:
@@ -465,15 +565,22 @@ def _along(shapes: re.Match[str], *, axis: int, op: str, groups: int) -> str:
         axis: The axis.
         op: The driver. For a softmax the result is fields.
         groups: Groups of a shuffle.
+        batch: First size; 0 for that of the shapes.
 
     Raises:
-        UnsupportedError: The groups of a shuffle do not divide the axis.
+        UnsupportedError: The groups of a shuffle do not divide the axis, or there is no such axis.
     """
     tensors = []
     for shape in shapes[0].split(":"):
         sizes = [int(size) for size in shape.split("x") if size]
+        if axis >= len(sizes):
+            raise UnsupportedError(
+                f"--axis={axis}: not one of {len(sizes)} dimensions; nearest: "
+                f"--axis={len(sizes) - 1}"
+            )
+        sizes[0] = batch or sizes[0]
         outer, inner = math.prod(sizes[:axis]), math.prod(sizes[axis + 1 :])
-        along = math.prod(sizes[axis : axis + 1])
+        along = sizes[axis]
         if along == 0:
             continue
         if op == "softmax":
@@ -574,6 +681,7 @@ def read_list(
         word = re.sub(r"\s*\\\s*", "", match[1] or "")
         where = f"{path}:{number}: "
         name, _, value = word[2:].partition("=")
+        name = name.replace("_", "-")
         if not word:
             continue
         if not word.startswith("--"):
@@ -584,7 +692,12 @@ def read_list(
         elif name == "batch":
             inner = path.parent / value
             yield from read_list(inner, f"{where}{word}", op, options, ignored, (*opened, resolved))
-        elif name in _HONOURED and (name != "stag" or driver == "matmul"):
+        elif name in ("dir", "prop") and not {*value.upper().split(",")} <= {*_PASSES}:
+            near = ", ".join(nearest(value.upper(), _PASSES) or _PASSES)
+            raise UsageError(f"{where}{word}: no such direction; nearest: {near}")
+        elif name == "case":
+            yield ListEntry(text=value, where=where, op="graph", options=dict(options))
+        elif name in _HONOURED and (driver == "matmul" or name not in _OF_PRODUCTS):
             options[name] = tuple(value.split(","))
         else:
             ignored[word] = None

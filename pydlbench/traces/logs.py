@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from pydlbench.backends.frameworks.verbose import MARK, parse_line
+from pydlbench.backends.frameworks.verbose import MARK, is_too_old, parse_line
 from pydlbench.errors import UsageError
 from pydlbench.records.trace import ProgramCall
 from pydlbench.traces.timeline import RecordedTrace, sequence_of_calls
@@ -31,6 +31,11 @@ def read(name: str, text: str, most: int) -> RecordedTrace:
         if mark is None:
             continue
         line = given[mark.start() :]
+        if is_too_old(line):
+            raise UsageError(
+                f"{name}:{number}: of MKL-DNN before version 1, whose lines have no types; "
+                "nearest: a log of MKL-DNN 1 or oneDNN"
+            )
         execution = parse_line(line) if len(line) <= _LONGEST else None
         if execution is None:
             torn += ",exec," in line and ",graph,exec," not in line

@@ -96,6 +96,11 @@ def test_the_conclusion_comes_first_and_the_parts_of_the_model_are_named(capsys,
     assert "Net" in text
 
 
+@pytest.mark.parametrize("on", ["MI300x", "rtx-50", "NVIDIA H200"])
+def test_a_card_has_several_names(on):
+    assert trace.find_card(on) is not None
+
+
 @pytest.mark.parametrize(
     ("words", "part"),
     [

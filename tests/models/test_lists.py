@@ -94,6 +94,12 @@ def test_shapes_of_another_op_are_refused(problem, choice):
         ("ip", "--wtag=ab,ba mb2ic3oc4", ["2x3:3x4wtagnk", "2x3:3x4wtagkn"]),
         ("ip", "--mb=2,3 ic3oc4", ["2x3:3x4", "3x3:3x4"]),
         ("concat", "--axis=0,1 2x3:2x3", ["concat:ic2+2ih1iw3", "concat:mb2ic3+3ih1iw1"]),
+        ("softmax", "--mb=5 2x3 --axis=0 2x3", ["softmax:ic5iw3", "softmax:ic5iw3axis1"]),
+        ("binary", "--alg=select 2x3:2x3:2x3", ["elementwise:select:2x3:2x3:2x3"]),
+        ("reduction", "--alg=mul 2x3:2x1", ["reduction:prod:2x3:2x1"]),
+        ("reduction", "--alg=norm_lp_sum --p=2 2x3:2x1", ["reduction:norm:2x3:2x1"]),
+        ("lrn", "--alg=lrn_across_channels ic8ih3", ["lrn:ic8ih3"]),
+        ("sum", "--sdt=f32:f32,f32:f32:f32 2", ["elementwise:add:2:2", "elementwise:sum3:2:2:2"]),
     ],
 )
 def test_the_folder_names_the_driver(tmp_path, driver, text, problems):
@@ -124,6 +130,14 @@ def test_op_goes_before_the_folder(tmp_path):
         ("zeropad", "8x16"),
         ("shuffle", "--group=3 8x16"),
         ("softmax", "4x0x3"),
+        ("softmax", "--axis=2 8x10"),
+        ("concat", "--axis=2 8x10:8x3"),
+        ("conv", "mb0ic3ih8oc4kh3"),
+        ("matmul", "0x20:20x30"),
+        ("graph", "--case=op/f32/matmul.json"),
+        ("sdpa", "2x8x64x64:2x8x64x64:2x8x64x64"),
+        ("reduction", "--alg=norm_lp_sum --p=1 2x3:2x1"),
+        ("binary", "--alg=ge 2x3:2x3"),
         ("sum", "--sdt=f32:f32:f32:f32 2"),
         ("eltwise", "--alg=clip 2x3"),
         ("eltwise", "--alg=elu --alpha=-2 2x3"),
@@ -228,6 +242,10 @@ def test_bad_lines_are_refused(tmp_path, text, reason):
         ),
         ("--attr-zero-points=wei:common:1", (), (), "--attr-zero-points=wei:common:1"),
         ("--attr-post-ops=dw:k3s1p1", (), (), "--attr-post-ops=dw:k3s1p1"),
+        ("--attr-post-ops=eltwise_relu:0.5+binary_add:f32", (), ("relu:0.5-add",), ""),
+        ("--attr-post-ops='sum;relu'", (), ("sum-relu",), ""),
+        ("--attr-scales=wei:per_oc:f32", (), ("weights_scale",), ""),
+        ("--attr-acc-mode=f16", (), (), "--attr-acc-mode=f16"),
     ],
 )
 def test_types_and_fused_operations_of_convolutions(
@@ -235,6 +253,46 @@ def test_types_and_fused_operations_of_convolutions(
 ):
     (row,) = listed(tmp_path, f"{options} ic8ih3oc4kh1", driver="conv")
     assert (row.precisions, row.fusions, row.changed) == (precisions, fusions, changed)
+
+
+def test_a_bias_of_products_is_fused_and_other_strides_are_left_out(tmp_path):
+    text = "--bia_dt=f32 --bia_mask=2 2x3:3x4 --bia_mask=1 2x3:3x4 --reset --strides=1x2:: 2x3:3x4"
+    rows = listed(tmp_path, text, driver="matmul")
+    assert [(row.fusions, row.changed) for row in rows] == [
+        (("bias",), ""),
+        (("bias",), "--bia-mask=1"),
+        ((), "--strides=1x2::"),
+    ]
+
+
+def test_values_without_a_layer_are_told(tmp_path):
+    notes = []
+    listed(tmp_path, "--dt=f32,f64 ic8ih3oc4kh1", driver="conv", tell=notes.append)
+    listed(tmp_path, "--alg=relu,round --alpha=0 2x3", driver="eltwise", tell=notes.append)
+    listed(tmp_path, "--mb=3 ic8ih3oc4kh1", driver="conv", tell=notes.append)
+    assert [note.rpartition(": ")[2].split(" ")[0] for note in notes] == [
+        "--dt=f64",
+        "--mb=2)",
+        "--alg=round",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("driver", "text", "choice"),
+    [
+        ("conv", "--dir=FWD_X ic8ih3oc4kh1", "nearest: FWD_"),
+        ("pool", "ic8ih8oc8oh4kh2sh2", "not of --op pool"),
+        ("matmul", "ic8ih8oc8oh4kh2sh2", "not of --op matmul"),
+    ],
+)
+def test_what_the_driver_has_not_is_refused(tmp_path, driver, text, choice):
+    with pytest.raises(UsageError, match=choice):
+        listed(tmp_path, text, driver=driver)
+
+
+def test_directions_are_read_in_either_case(tmp_path):
+    (row,) = listed(tmp_path, "--dir=bwd_d ic8ih3oc4kh1", driver="conv")
+    assert row.passes == (("backward-data", "inference"),)
 
 
 def test_integers_of_poolings_have_the_type_of_the_source(tmp_path):

@@ -205,6 +205,11 @@ LINE = (
 )
 
 
+def test_a_log_of_the_first_version_with_types_is_read(tmp_path):
+    old = read(written(tmp_path, LINE.replace("dnnl", "mkldnn", 1)))
+    assert old.timelines == read(written(tmp_path, LINE, "new.log")).timelines
+
+
 @pytest.mark.parametrize(
     ("content", "part"),
     [
@@ -220,6 +225,7 @@ LINE = (
         ('{"nodes": [{"id": 1, "ctrl_deps": 2}, {"id": 2, "ctrl_deps": 1}]}', "no operators"),
         ('[{"cat": "Node", "ph": "X", "name": "a"}]', "nodes without shapes"),
         ("onednn_verbose,v1,info,oneDNN v3.7.3", "no execution in it"),
+        ("mkldnn_verbose,exec,reorder,jit,undef,in:f32_ab out:f32_ba,num:1,2x3,0.1", "no types"),
         ("hello", "no log and no trace"),
         ("", "no log and no trace"),
     ],

@@ -26,13 +26,13 @@ from typing import Any
 
 _MKL = re.compile(r"MKL_VERBOSE (\w+)\(([^)]*)\) (\d+\.?\d*)(ns|us|ms|s)\b(?:.*\bNThr:(\d{1,9}))?")
 _CREATED = re.compile(
-    r"^(?:onednn|dnnl)_verbose,(?:\w+,)*create:.*,([\d.]+(?:e-?\d+)?)$", re.MULTILINE
+    r"^(?:onednn|dnnl|mkldnn)_verbose,(?:\w+,)*create:.*,([\d.]+(?:e-?\d+)?)$", re.MULTILINE
 )
 _MAX_SECONDS = 1e9
 _UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 _DESCRIPTOR = re.compile(r"(\w+?)[_:](?:[a-z]+[0-9]+\w*|undef):[^:]*:[^:]*:(\w*)")
 #: Beginnings of the lines that :func:`parse_line` reads.
-MARK = re.compile("(?:onednn|dnnl)_verbose,|MKL_VERBOSE ")
+MARK = re.compile("(?:onednn|dnnl|mkldnn)_verbose,|MKL_VERBOSE ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +73,13 @@ def parse_line(line: str) -> Execution | None:
     return _onednn(line) or _mkl(line)
 
 
+def is_too_old(line: str) -> bool:
+    """Whether a line is of MKL-DNN before version 1, which has no engine and no types."""
+    return line.startswith("mkldnn_verbose,exec,") and not line.startswith(
+        ("mkldnn_verbose,exec,cpu,", "mkldnn_verbose,exec,gpu,")
+    )
+
+
 def creation_s(text: str) -> float:
     """Return the seconds of creating oneDNN's primitives, including hits of its cache.
 
@@ -88,7 +95,7 @@ def creation_s(text: str) -> float:
 
 def _onednn(line: str) -> Execution | None:
     fields = line.strip().split(",")
-    if fields[0] not in ("onednn_verbose", "dnnl_verbose") or "exec" not in fields[:5]:
+    if not fields[0].endswith("_verbose") or "exec" not in fields[:5] or is_too_old(line):
         return None
     if "graph" in fields[:4]:  # a partition; its primitives have lines of their own
         return None
