@@ -178,6 +178,34 @@ def merge_notes(texts: Iterable[str]) -> list[str]:
     return [merge_texts(some) for some in group_by(texts, without_numbers).values()]
 
 
+def merge_subjects(texts: Iterable[str]) -> list[str]:
+    """Return texts, those that differ in numbers and in one word only as one, with all the words.
+
+    ``the bf16 probe reached 82 %`` and ``the fp16 probe reached 89 %`` become ``the bf16, fp16
+    probe reached 82 to 89 %``.
+    """
+    groups: list[tuple[list[str], list[str], list[int]]] = []
+    for text in merge_notes(texts):
+        words = without_numbers(text).split()
+        for first, same, places in groups:
+            differing = [i for i, word in enumerate(words) if first[i : i + 1] != [word]]
+            if len(words) == len(first) and len(differing) == 1 and places in ([], differing):
+                same.append(text)
+                places[:] = differing
+                break
+        else:
+            groups.append((words, [text], []))
+    merged = []
+    for _, same, places in groups:
+        rows = [text.split(" ") for text in same]
+        for place in places:
+            subjects = ", ".join(row[place] for row in rows)
+            for row in rows:
+                row[place] = subjects
+        merged.append(merge_texts([" ".join(row) for row in rows]))
+    return merged
+
+
 def _size(match: re.Match[str]) -> float:
     return float(match[1].replace(",", "")) * _UNIT_SIZES.get((match[2] or "").strip(), 1.0)
 

@@ -97,3 +97,14 @@ def test_counts_are_whole_where_they_are_large_and_times_never_below_what_a_cloc
     text, words
 ):
     assert text == words
+
+
+def test_texts_that_differ_in_one_word_are_one():
+    texts = [
+        "the bf16 probe reached 82 % of 4 GB/s",
+        "nothing was probed",
+        "the int8 probe reached 89 % of 4 GB/s",
+        "the int8 probe wrote 89 % of 4 GB/s",
+    ]
+    merged = ["the bf16, int8 probe reached 82 to 89 % of 4 GB/s", texts[1], texts[3]]
+    assert units.merge_subjects(texts) == merged

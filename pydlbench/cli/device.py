@@ -12,6 +12,7 @@ from pydlbench.cli.options import DEVICE, THREADS, JsonOutput, flag, option
 from pydlbench.cli.output import Outputs
 from pydlbench.cli.values import pairs
 from pydlbench.errors import UsageError, nearest
+from pydlbench.units import merge_subjects
 from pydlbench.words import CPU_PEAKS, GPU_LAYER_PRECISIONS
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def run(args: DeviceOptions, probe: Callable[..., DeviceRecord | GpuRecord] | No
     outputs.write(
         lambda: {"device": record.to_dict(), "environment": capabilities.environment()},
         lambda: device_report(record),
-        warnings=[f"{advice.symptom}; {advice.remedy}" for advice in record.warnings],
+        warnings=merge_subjects(f"{advice.symptom}; {advice.remedy}" for advice in record.warnings),
     )
     return 0
 

@@ -83,7 +83,7 @@ class Outputs:
         csv: Callable[[], str] | None = None,
         warnings: Iterable[str] = (),
     ) -> None:
-        """Write the files, then warn, then print, so that a closed pipe costs no file.
+        """Write the files, then print, then warn: a closed pipe costs no file.
 
         Args:
             document: returns the JSON object without its schema version. This and the following
@@ -114,13 +114,13 @@ class Outputs:
                 troubles.append(f"--{kind} {target}: not written: {error.strerror or error}")
             except Exception as error:  # noqa: BLE001 - one format must not cost the others
                 bugs.append(error)
-        for line in () if self.quiet else warnings:
-            tell(f"warning: {line}")
         printed = next((kind for kind, to in self.files.items() if to == STDOUT), None)
         if printed is not None:
             write_text(STDOUT, texts[printed]())
         else:
             print_report(report())
+        for line in () if self.quiet else warnings:
+            tell(f"warning: {line}")
         if bugs:
             raise bugs[0]
         if troubles:

@@ -244,13 +244,13 @@ def _show(run: Loaded, *, quiet: bool) -> None:
     print(f"run {info.id}  {info.created_utc}  {info.status}{tags}")
     print(f"pydlbench {command_text(info.command) or info.kind}\n", flush=True)
     blocks = stored_report(run)
-    for line in () if quiet else _warnings(run):
-        tell(f"warning: {line}")
     if not run.table(None):
         tell("nothing was finished")
     elif not blocks:
         tell(f"no result yet; its measurements: pydlbench export {info.id} --format json")
     print_report(blocks)
+    for line in () if quiet else _warnings(run):
+        tell(f"warning: {line}")
 
 
 def stored_report(run: Loaded) -> list[Block]:

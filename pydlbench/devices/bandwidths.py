@@ -195,8 +195,8 @@ def probe_levels(
     slower = tuple(
         DeviceAdvice(
             symptom=f"the {near.pattern} probe of {near.level} reached "
-            f"{near.bytes_per_s / 1e9:.1f} GB/s, that of {far.level} {far.bytes_per_s / 1e9:.1f}: "
-            "a nearer level cannot be slower, so roofs based on it are unreliable",
+            f"{near.bytes_per_s / 1e9:.1f} GB/s, that of {far.level} {far.bytes_per_s / 1e9:.1f} "
+            "GB/s: a nearer level cannot be slower, so roofs based on it are unreliable",
             remedy="stop other load and measure again",
         )
         for near, far in prober.inconsistent()

@@ -57,7 +57,7 @@ def _conclusion(record: DeviceRecord | GpuRecord) -> list[str]:
     flops, rate = peak.measured, max(rates)
     rates_text = f"{si(flops, 'FLOP/s')} in {peak.precision} and {si(rate, 'B/s')} of memory"
     bound = f"layers below {number(flops / rate)} FLOP per byte are bound by memory"
-    return [f"measured {rates_text}: {bound}.", "next: pydlbench layers"]
+    return [f"This device reaches {rates_text}: {bound}.", "next: pydlbench layers"]
 
 
 def _cpu_report(record: DeviceRecord) -> list[Block]:

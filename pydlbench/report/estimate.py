@@ -211,7 +211,12 @@ def estimate_conclusion(step: StepEstimate, rows: Sequence[Measurement] = ()) ->
             f"{'' if clear else ' or more'}"
         ),
     )
-    which = "The layers with a time" if step.missing else "All layers"
+    names = {layer.name for layer in step.layers}
+    lacking = {row["layer"] for row in step.missing}
+    every = quantity(len(names | lacking), "layer")
+    which = f"The {every} of {step.model}"
+    if lacking:
+        which = f"{len(names - lacking)} of {every} of {step.model} have a time: they"
     much = f"{'' if clear else 'at most '}{format_seconds(total)}"
     lines = [f"{which} take {much}, each alone with its fastest kernel{limit}."]
     return [*lines, *(_ranked(step) if clear else ()), *disturbance(rows)]

@@ -237,6 +237,8 @@ _ADVICE: Final = re.compile(r"try: (?P<option>(?P<name>\S+).*?) \((?P<why>.*)\)"
 def conclude_run(run: RunRecord, rows: Sequence[Measurement]) -> list[str]:
     """Return the conclusions from a run's rows, with the measured peaks of its device.
 
+    The command to run next is the same one after a disturbed run, and explains slower backends.
+
     Args:
         run: the run; the peaks are those for the number of threads of the first row.
         rows: all measurements of the run, as in :func:`conclude`.
@@ -248,7 +250,16 @@ def conclude_run(run: RunRecord, rows: Sequence[Measurement]) -> list[str]:
         for peak in (peaks if isinstance(peaks, list) else ())
         if peak.get("measured_flops_per_s")
     }
-    return [text for line in conclude(rows, measured) for text in _pasted(line, run.command)]
+    command = run.command
+    lines = [text for line in conclude(rows, measured) for text in _pasted(line, command)]
+    if "layers" not in command[:2] or any(line.startswith("next: ") for line in lines):
+        return lines
+    timed = [row for row in rows if row.ok]
+    if any(row.contended for row in timed):
+        return [*lines, f"next: pydlbench {command_text(command)}"]
+    if any(row.ratio for row in timed) and "--explain" not in command:
+        return [*lines, f"next: pydlbench {command_text(command)} --explain"]
+    return lines
 
 
 def _pasted(line: str, command: Sequence[str]) -> list[str]:
@@ -335,10 +346,11 @@ def at_most(rows: Sequence[Measurement]) -> list[str]:
     names = list(dict.fromkeys(row.layer for row in best))
     name = short_name(names[0]) if len(names) == 1 else quantity(len(names), "layer")
     if len(best) == 1 < len(timed):
-        name = f"The fastest, {label(best[0], varying(timed))},"
-    text = f"{name} {'takes' if len(names) == 1 else 'take'} at most {format_seconds(total)}"
+        name = f"The fastest row, {label(best[0], varying(timed))},"
+    takes, reaches = ("takes", "reaches") if len(names) == 1 else ("take", "reach")
+    text = f"{name} {takes} at most {format_seconds(total)}"
     if len(roofs) == len(best) and total > 0:
-        text += f"; the measured limit is {percent(sum(roofs) / total)} of it or more"
+        text += f" and {reaches} at least {percent(sum(roofs) / total)} of the measured limit"
     return [f"{text}."]
 
 

@@ -163,7 +163,7 @@ def test_a_model_of_ones_own_is_summed_by_module(own, session, capsys):
     assert (case.framework, case.mode, case.own.optimizer) == ("torch", "eager", "adam")
     assert session.opened[0]["code_limit_s"] == 9
     sum_, dominant, _, following, *_ = out.splitlines()
-    assert says(sum_, "All layers take 7.50 ms", "40 %")
+    assert says(sum_, "The 2 layers of my_model.py:build take 7.50 ms", "40 %")
     assert dominant.startswith("a dominates")
     words = "my_model.py:build --phase training --set width=3 --optimizer adam"
     assert following.startswith(f"next: pydlbench step {words}")
