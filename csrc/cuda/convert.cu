@@ -57,24 +57,57 @@ __device__ inline Places places_of(const Walk& walk, std::int64_t index) {
   return places;
 }
 
+// Blocks with a common scale, in rows of contiguous elements; size 0: none.
+struct Blocks {
+  std::int64_t size, per_row, rows;  // rows of one matrix
+};
+
+inline Blocks blocks_of(const TensorSpec& spec) {
+  if (spec.scale_block == 0) return {0, 0, 0};
+  PYDLBENCH_CHECK(spec.dims.size() == 3 && spec.elements() == spec.span(),
+                  "blocks are in matrices without gaps");
+  const std::size_t inner = spec.strides[1] == 1 ? 1 : 2;
+  PYDLBENCH_CHECK(spec.dims[inner] % spec.scale_block == 0, "rows of whole blocks");
+  return {spec.scale_block, spec.dims[inner] / spec.scale_block, spec.dims[3 - inner]};
+}
+
+// The scale of a block is 2 to the power of minus this.
+__device__ inline int scale_shift(std::int64_t row, std::int64_t block) {
+  const auto mixed = static_cast<std::uint32_t>(row) * 0x9e3779b1u +
+                     static_cast<std::uint32_t>(block) * 0x85ebca77u;
+  return static_cast<int>((mixed >> 16) % 3);
+}
+
+// A value as it is stored at a place of the target.
+__device__ inline float divided(float value, const Blocks& blocks, std::int64_t place) {
+  if (blocks.size == 0) return value;
+  const auto block = place / blocks.size;
+  const auto row = block / blocks.per_row;
+  return value * static_cast<float>(1 << scale_shift(row, block - row * blocks.per_row));
+}
+
 // Writes pairs of four bits; the elements lie without gaps in the target.
-__global__ void pack_kernel(const float* from, std::uint8_t* to, Walk walk, std::int64_t elements) {
+__global__ void pack_kernel(const float* from, std::uint8_t* to, Walk walk, Blocks blocks,
+                            std::int64_t elements) {
+  const auto code = [&](std::int64_t i) {
+    return float4_code(divided(from[places_of(walk, i).source], blocks, i));
+  };
   const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
   for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
        2 * i < elements; i += step) {
-    int byte = float4_code(from[places_of(walk, 2 * i).source]);
-    if (2 * i + 1 < elements) byte |= float4_code(from[places_of(walk, 2 * i + 1).source]) << 4;
+    int byte = code(2 * i);
+    if (2 * i + 1 < elements) byte |= code(2 * i + 1) << 4;
     to[i] = static_cast<std::uint8_t>(byte);
   }
 }
 
 __global__ void convert_kernel(const void* from, DataType from_type, void* to, DataType to_type,
-                               Walk walk, std::int64_t elements) {
+                               Walk walk, Blocks blocks, std::int64_t elements) {
   const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
   for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
        i < elements; i += step) {
     const auto at = places_of(walk, i);
-    store(to, to_type, at.target, load(from, from_type, at.source));
+    store(to, to_type, at.target, divided(load(from, from_type, at.source), blocks, at.target));
   }
 }
 
@@ -103,19 +136,59 @@ void to_storage(const float* dense, const TensorSpec& spec, void* storage, CUstr
   if (spec.type == DataType::float4_e2m1) {
     PYDLBENCH_CHECK(spec.elements() == spec.span(), "pairs of elements lie without gaps");
     launch(pack_kernel, convert_grid(spec.elements(), max_blocks), dim3(kConvertThreads), 0, stream,
-           dense, static_cast<std::uint8_t*>(storage), walk, spec.elements());
+           dense, static_cast<std::uint8_t*>(storage), walk, blocks_of(spec), spec.elements());
     return;
   }
   launch(convert_kernel, convert_grid(spec.elements(), max_blocks), dim3(kConvertThreads), 0,
-         stream, dense, DataType::float32, view.data, view.type, walk, spec.elements());
+         stream, dense, DataType::float32, view.data, view.type, walk, blocks_of(spec),
+         spec.elements());
 }
 
 void to_dense(const TensorSpec& spec, const void* storage, float* dense, CUstream_st* stream,
               std::int64_t max_blocks) {
+  PYDLBENCH_CHECK(spec.scale_block == 0, "only inputs have scales of blocks");
   const auto view = view_of(spec, nullptr);
   const auto walk = walk_along_target(spec.dims, spec.strides, plain_strides(spec.dims));
   launch(convert_kernel, convert_grid(spec.elements(), max_blocks), dim3(kConvertThreads), 0,
-         stream, storage, view.type, dense, DataType::float32, walk, spec.elements());
+         stream, storage, view.type, dense, DataType::float32, walk, Blocks{}, spec.elements());
+}
+
+// Tiles of cuBLASLt's scales: 32 groups of 16 bytes, in each of which four blocks of the rows r, r
+// + 32, r + 64, r + 96.
+constexpr std::int64_t kTileRows = 128, kTileBlocks = 4, kTileBytes = kTileRows * kTileBlocks;
+
+inline std::int64_t tiles(std::int64_t size, std::int64_t of) { return (size + of - 1) / of; }
+
+// Bytes beyond the matrix are one, too.
+__global__ void scales_kernel(std::uint8_t* to, Blocks blocks, int one, int octave,
+                              std::int64_t across, std::int64_t down, std::int64_t bytes) {
+  const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
+  for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < bytes;
+       i += step) {
+    const auto tile = i / kTileBytes, rest = i - tile * kTileBytes;
+    const auto matrix = tile / (across * down);
+    const auto row = tile / across % down * kTileRows + rest / 16 + rest / 4 % 4 * 32;
+    const auto block = tile % across * kTileBlocks + rest % 4;
+    const bool inside = row < blocks.rows && block < blocks.per_row;
+    const int shift = inside ? scale_shift(matrix * blocks.rows + row, block) : 0;
+    to[i] = static_cast<std::uint8_t>(one - octave * shift);
+  }
+}
+
+std::size_t scale_bytes(const TensorSpec& spec) {
+  const auto blocks = blocks_of(spec);
+  return static_cast<std::size_t>(spec.dims[0] * tiles(blocks.rows, kTileRows) *
+                                  tiles(blocks.per_row, kTileBlocks) * kTileBytes);
+}
+
+void to_scales(const TensorSpec& spec, void* scales, CUstream_st* stream, std::int64_t max_blocks) {
+  const auto blocks = blocks_of(spec);
+  const auto bytes = static_cast<std::int64_t>(scale_bytes(spec));
+  // UE4M3 has three bits of significand below the exponent, UE8M0 none.
+  const bool has_digits = spec.type == DataType::float4_e2m1;
+  launch(scales_kernel, convert_grid(bytes, max_blocks), dim3(kConvertThreads), 0, stream,
+         static_cast<std::uint8_t*>(scales), blocks, has_digits ? 0x38 : 0x7f, has_digits ? 8 : 1,
+         tiles(blocks.per_row, kTileBlocks), tiles(blocks.rows, kTileRows), bytes);
 }
 
 }  // namespace pydlbench::cuda

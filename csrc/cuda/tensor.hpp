@@ -27,6 +27,8 @@ struct TensorSpec {
   DataType type;
   std::vector<std::int64_t> dims, strides;
   Use use;
+  // Number of contiguous elements with a common scale; 0 if there is none. See to_scales().
+  int scale_block = 0;
 
   std::int64_t elements() const {
     std::int64_t count = 1;
@@ -46,7 +48,7 @@ struct TensorSpec {
   // Whether elements have the same addresses, independent of use.
   bool same_memory_as(const TensorSpec& other) const {
     return role == other.role && type == other.type && dims == other.dims &&
-           strides == other.strides;
+           strides == other.strides && scale_block == other.scale_block;
   }
 };
 

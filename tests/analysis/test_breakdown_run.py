@@ -1,11 +1,15 @@
 """What a breakdown visits: samples with parts, made of invented chunks; and one real step."""
 
+import re
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from invented_gpu import MODEL, Gpu, GpuSession, Worker, convolution
 from invented_gpu import Kernel as Kernel_
+from said import says
 
+from pydlbench.analysis import breakdown_run
 from pydlbench.analysis.breakdown import LOST_CLOCK
 from pydlbench.analysis.breakdown_run import broken_down
 from pydlbench.analysis.call_times import (
@@ -266,6 +270,12 @@ def test_on_a_gpu_a_graph_saves_what_the_device_waits_for_its_host():
     assert (graph.change, graph.n) == (STEP_GRAPH, 4)
     assert graph.median == pytest.approx(10e-6)
     assert graph.saved == pytest.approx(90e-6, rel=0.01)
+
+
+def test_a_step_in_a_graph_says_from_which_size_its_launch_is_in_the_time():
+    header = (Path(__file__).parents[2] / "csrc/cuda/sampling/sampler.hpp").read_text()
+    gated = re.search(r"kMaxGraphLaunches = (\d+);", header)[1]
+    assert says(breakdown_run._CHANGES[STEP_GRAPH], f"more than {gated} kernels", "no gate")
 
 
 def test_on_a_gpu_two_processes_hold_the_step_in_all_rounds():

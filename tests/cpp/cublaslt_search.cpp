@@ -362,8 +362,12 @@ const char* gemm_plans_of(const char* pass, const char* mode, std::int64_t batch
   return guarded([&] {
     made.clear();
     auto session = std::make_shared<Session>(invented());
-    static const float one = 1.0f;
-    session->one = std::shared_ptr<const void>(&one, [](const void*) {});
+    static const float scales[] = {1.0f, 2.0f, 3.0f};  // of FP8; of blocks: src, any other
+    const auto scale = [](int i) { return std::shared_ptr<const void>(scales + i, [](auto) {}); };
+    session->one = scale(0);
+    session->block_scales = [&](const TensorSpec& spec) {
+      return scale(spec.role == "src" ? 1 : 2);
+    };
     made = plans(session, gemm_problem(batch, m, k, n), pass_of(pass), mode_of(mode), capability,
                  limit, fused != 0);
     std::ostringstream lines;

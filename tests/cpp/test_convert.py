@@ -246,3 +246,39 @@ def test_four_bits_are_packed_in_pairs_along_the_target(converter, transposed, b
     np.testing.assert_array_equal(memory[:-1], placed[::2] | placed[1::2] << 4)
     found = converter.download(memory, "float4_e2m1", dense.shape, strides)
     np.testing.assert_array_equal(found, dense)
+
+
+@pytest.mark.parametrize(("name", "block"), [("float8_e4m3", 32), ("float4_e2m1", 16)])
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("blocks", [1, 1 << 20])
+def test_scaled_blocks_times_their_scales_are_the_values(
+    converter, name, block, transposed, blocks
+):
+    batch, rows, terms = 2, 150, 192
+    values = np.random.default_rng(3).integers(-2, 3, (batch, rows, terms)) / 2
+    dense = np.ascontiguousarray(values.transpose(0, 2, 1) if transposed else values, np.float32)
+    strides = (rows * terms, 1, terms) if transposed else (rows * terms, terms, 1)
+    code, _ = (TYPES | PACKED)[name]
+    convert = converter.compiled.convert_with_scales
+    convert.restype = ctypes.c_size_t
+    call = [pointer(dense), code, block, integers(dense.shape), integers(strides)]
+    size = convert(*call, None, None, ctypes.c_int64(blocks))
+    across = -(-terms // block // 4)
+    assert size == batch * 2 * across * 512
+    scales = np.full(size + 1, 77, np.uint8)
+    memory = np.full(dense.size, 77, np.uint8)
+    convert(*call, pointer(memory), pointer(scales), ctypes.c_int64(blocks))
+    assert scales[-1] == 77
+
+    # cuBLAS documentation, "1D Block Scaling Factors Layout".
+    g, r, b = np.ogrid[:batch, :rows, : terms // block]
+    tile = (g * 2 + r // 128) * across + b // 4
+    place = 512 * tile + r % 32 * 16 + r % 128 // 32 * 4 + b % 4
+    codes = scales[place].astype(np.float64)
+    scale = 2.0 ** ((codes - 0x38) / 8 if block == 16 else codes - 127)
+    assert set(np.unique(scale)) == {0.25, 0.5, 1.0}
+    stored = converter.download(memory, name, (batch, rows, terms), (rows * terms, terms, 1))
+    np.testing.assert_array_equal(stored * np.repeat(scale, block, axis=2), values)
+    # Neither a shifted row or block nor another order of the tiles' rows goes unnoticed.
+    for other in (np.roll(scale, 1, 1), np.roll(scale, 32, 1), np.roll(scale, 1, 2), scale[::-1]):
+        assert (stored * np.repeat(other, block, axis=2) != values).any()

@@ -1,11 +1,10 @@
 // The search on a real device, with the loaded library.
 #include <cuda_runtime_api.h>
 
-#include <algorithm>
-#include <cstdint>
 #include <memory>
 #include <utility>
 
+#include "cuda/convert.hpp"
 #include "cuda/cublaslt/plans.hpp"
 #include "cuda/cublaslt/search.hpp"
 #include "cuda/runtime/check.hpp"
@@ -15,20 +14,9 @@ namespace pydlbench::cuda {
 
 namespace {
 
-// A byte for each block of the larger operand, in tiles of 128 rows and four blocks; all are one.
-std::shared_ptr<const void> block_scales_on(const Device& device, const PlainGemm& p, Pass pass,
-                                            Mode mode) {
-  const auto padded = [](std::int64_t size, std::int64_t multiple) {
-    return (size + multiple - 1) / multiple * multiple;
-  };
-  // The side that is summed over, and the larger one of the others.
-  auto terms = p.k, rows = std::max(p.m, p.n);
-  if (pass == Pass::backward_data) terms = p.n, rows = std::max(p.m, p.k);
-  if (pass == Pass::backward_weights) terms = p.m, rows = std::max(p.k, p.n);
-  const auto bytes = p.batch_count * padded(rows, 128) * padded(terms / scale_block(mode), 4);
-  auto memory = std::make_shared<DeviceMemory>(device, static_cast<std::size_t>(bytes),
-                                               "the scales of blocks");
-  memory->fill(mode == Mode::nvfp4_tc ? 0x38 : 0x7f, device.stream());  // UE4M3, UE8M0
+std::shared_ptr<const void> scales_on(const Device& device, const TensorSpec& spec) {
+  auto memory = std::make_shared<DeviceMemory>(device, scale_bytes(spec), "the scales of blocks");
+  to_scales(spec, memory->data(), device.stream());
   device.synchronize();
   return {memory, memory->data()};
 }
@@ -53,7 +41,8 @@ std::vector<std::shared_ptr<Plan>> gemm_plans(const Device& device, const PlainG
   device.make_current();
   auto session = std::make_shared<cublaslt::Session>(cublaslt::Lt::loaded());
   if (is_fp8(mode)) session->one = one_on(device);
-  if (scale_block(mode) > 0) session->one = block_scales_on(device, problem, pass, mode);
+  // Called while this function searches, not by the plans.
+  session->block_scales = [&device](const TensorSpec& spec) { return scales_on(device, spec); };
   return cublaslt::plans(session, problem, pass, mode, capability, workspace_limit, fused);
 }
 

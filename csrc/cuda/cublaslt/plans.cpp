@@ -68,8 +68,7 @@ constexpr char kPromotedSums[] =
     "published with it on";
 // The scales take an eighth (NVFP4: 1 byte of 9) or less of the operands' memory, and are the same
 // for all rotating sets.
-constexpr char kUnitScales[] =
-    "all block scales are one: the kernel reads and applies them, their order is not tested";
+constexpr char kBlockScales[] = "block scales of 1, 1/2 and 1/4, which differ from block to block";
 constexpr char kFastSums[] = "FAST_ACCUM on: partial sums are not promoted to float32";
 
 PlanFacts facts(const Described& described, const Found& found, Pass pass, Mode mode, bool plain) {
@@ -88,7 +87,7 @@ PlanFacts facts(const Described& described, const Found& found, Pass pass, Mode 
   if (is_fp8(mode)) {
     facts.notes.emplace_back(mode == Mode::fp8_tc_fast ? kFastSums : kPromotedSums);
   }
-  if (scale_block(mode) > 0) facts.notes.emplace_back(kUnitScales);
+  if (scale_block(mode) > 0) facts.notes.emplace_back(kBlockScales);
   if (!facts.tensor_cores) {
     facts.notes.emplace_back("the library names no operations: the mode is what was asked for");
   }

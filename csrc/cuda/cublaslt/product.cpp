@@ -87,6 +87,7 @@ Product product(const PlainGemm& problem, Pass pass, const Storage& storage, Mod
   made.tensors.resize(2);
   made.tensors[left_index] = spec(left.matrix, made.batch, type, Use::input);
   made.tensors[right_index] = spec(right.matrix, made.batch, type, Use::input);
+  for (auto& operand : made.tensors) operand.scale_block = scale_block(mode);
   if (fused) {
     made.bias = made.tensors.size();
     made.tensors.push_back({"bias", bias_type, {1, 1, p.n}, {p.n, p.n, 1}, Use::input});

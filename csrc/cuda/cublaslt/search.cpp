@@ -70,19 +70,18 @@ void set_fp8(const Session& session, Mode mode, const Operation& operation) {
 }
 
 // Sets the scales of the operands' blocks.
-void set_block_scales(const Session& session, Mode mode, const Operation& operation) {
+void set_block_scales(const Lt& lt, Mode mode, const Operation& operation, const void* a,
+                      const void* b) {
 #if CUBLAS_VERSION >= 120800
-  const auto& lt = session.lt;
-  const void* one = session.one.get();
   const auto kind =
       static_cast<std::int32_t>(mode == Mode::nvfp4_tc ? CUBLASLT_MATMUL_MATRIX_SCALE_VEC16_UE4M3
                                                        : CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0);
   set(lt, operation, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, kind);
   set(lt, operation, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, kind);
-  set(lt, operation, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, one);
-  set(lt, operation, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, one);
+  set(lt, operation, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, a);
+  set(lt, operation, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, b);
 #else
-  (void)session, (void)operation;
+  (void)lt, (void)operation, (void)a, (void)b;
   throw Unsupported(std::string(name_of(mode)) +
                     " needs a build with cuBLAS 12.8 or later, for its block scales");
 #endif
@@ -177,7 +176,12 @@ std::shared_ptr<const Described> describe(std::shared_ptr<const Session> session
   set(lt, operation, CUBLASLT_MATMUL_DESC_TRANSB,
       std::int32_t{product.b.transpose ? CUBLAS_OP_T : CUBLAS_OP_N});
   if (is_fp8(mode)) set_fp8(*session, mode, operation);
-  if (scale_block(mode) > 0) set_block_scales(*session, mode, operation);
+  std::shared_ptr<const void> a_scales, b_scales;
+  if (scale_block(mode) > 0) {
+    a_scales = session->block_scales(product.tensors[product.a.tensor]);
+    b_scales = session->block_scales(product.tensors[product.b.tensor]);
+    set_block_scales(lt, mode, operation, a_scales.get(), b_scales.get());
+  }
   if (fused) {
     set(lt, operation, CUBLASLT_MATMUL_DESC_EPILOGUE,
         static_cast<std::uint32_t>(CUBLASLT_EPILOGUE_RELU_BIAS));
@@ -192,9 +196,9 @@ std::shared_ptr<const Described> describe(std::shared_ptr<const Session> session
   const auto d_type = result_type(mode), c_type = is_fp8(mode) ? DataType::bfloat16 : d_type;
   auto a = layout(lt, product, product.a, type), b = layout(lt, product, product.b, type);
   auto c = layout(lt, product, product.d, c_type), d = layout(lt, product, product.d, d_type);
-  return std::make_shared<Described>(Described{std::move(session), std::move(product), compute,
-                                               fused, std::move(operation), std::move(a),
-                                               std::move(b), std::move(c), std::move(d)});
+  return std::make_shared<Described>(Described{
+      std::move(session), std::move(product), compute, fused, std::move(operation), std::move(a),
+      std::move(b), std::move(c), std::move(d), std::move(a_scales), std::move(b_scales)});
 }
 
 Search search(const Described& described, Mode mode, std::size_t workspace_limit) {

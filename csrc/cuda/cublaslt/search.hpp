@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -23,7 +24,9 @@ struct Session {
 
   Lt lt;
   Handle handle;
-  std::shared_ptr<const void> one;  // in device memory, for scales: 1.0f, or one of each block
+  std::shared_ptr<const void> one;  // 1.0f in device memory, for FP8
+  // Returns device memory with the scales of a tensor's blocks.
+  std::function<std::shared_ptr<const void>(const TensorSpec&)> block_scales;
 };
 
 // The library's descriptors of a product, which its plans share.
@@ -34,6 +37,7 @@ struct Described {
   bool fused;
   Operation operation;
   Layout a, b, c, d;
+  std::shared_ptr<const void> a_scales, b_scales;  // of blocks; null in other modes
 };
 
 std::shared_ptr<const Described> describe(std::shared_ptr<const Session> session, Product product,

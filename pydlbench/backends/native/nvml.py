@@ -61,13 +61,20 @@ class Monitor:
         try:
             self._library = library or importlib.import_module("pynvml")
             self._library.nvmlInit()
-            self._handle = self._library.nvmlDeviceGetHandleByUUID(uuid)
+            self._handle = self._device(uuid)
         except ImportError:
             self.reason = "nvidia-ml-py is not installed: pip install nvidia-ml-py"
         except Exception as error:  # noqa: BLE001 - NVML has dozens of errors, none costs a row
             self.reason = f"NVML: {error}"
         if self.reason is None:
             threading.Thread(target=self._watch, name="nvml", daemon=True).start()
+
+    def _device(self, uuid: str) -> Any:
+        """Return NVML's handle of a GPU, or of a MIG slice, whose identifier begins differently."""
+        try:
+            return self._library.nvmlDeviceGetHandleByUUID(uuid)
+        except Exception:  # noqa: BLE001 - NVML's errors have no common base in every version
+            return self._library.nvmlDeviceGetHandleByUUID(uuid.replace("GPU-", "MIG-", 1))
 
     def mark(self) -> float:
         """Start a chunk: the thread reads until :meth:`since` is called."""

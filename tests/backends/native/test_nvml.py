@@ -46,6 +46,22 @@ def process(pid, **words):
     return SimpleNamespace(pid=pid, **words)
 
 
+def test_a_mig_slice_is_found_by_its_own_identifier():
+    def device(uuid):
+        if not uuid.startswith("MIG-"):
+            raise LookupError(uuid)
+        return uuid
+
+    monitor = Monitor(
+        "GPU-7", Invented(nvmlDeviceGetHandleByUUID=device, nvmlDeviceGetMigMode=[1, 1])
+    )
+    assert monitor.snapshot()["mig"] is True
+    assert (
+        "GPU-"
+        not in Monitor("GPU-7", Invented(nvmlDeviceGetHandleByUUID=LookupError("gone"))).reason
+    )
+
+
 def test_a_chunk_without_a_periodic_reading_still_has_one():
     monitor = Monitor(UUID, Invented(), period_s=3600)
     readings = monitor.since(monitor.mark())
