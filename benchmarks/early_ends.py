@@ -31,6 +31,8 @@ import jsonschema
 
 from pydlbench.records.schema import load_schema
 
+# ``python`` and ``python3`` of an environment are two installations by name.
+_PYTHON: Final = Path(sys.executable).with_name("python")
 _EXAMPLES: Final = Path(__file__).parents[1] / "examples"
 _SWEEP: Final = """
 [[layers]]
@@ -53,7 +55,7 @@ COMMANDS: Final = {
     "sweep": "sweep FOLDER/plan.toml",
     "compare models": f"compare {_EXAMPLES}/old.py:build {_EXAMPLES}/new.py:build",
     "compare kernels": "compare --shape relu:mb1ic8ih8 native native",
-    "compare installations": "compare --python PYTHON --python PYTHON --shape 8x16:16x8",
+    "compare installations": "compare --python PYTHON --python PYTHON3 --shape 8x16:16x8",
 }
 ENDS: Final = ("interrupt", "terminate", "minutes", "worker")
 _CODES: Final = {"interrupt": (130,), "terminate": (143,), "minutes": (0, 1), "worker": (0, 1)}
@@ -105,7 +107,7 @@ def run(words: str, folder: Path, end: str = "", after_s: float = 0.0) -> Ended:
     (folder / "plan.toml").write_text(_SWEEP)
     path = folder / "answer.json"
     path.unlink(missing_ok=True)
-    given = words.replace("FOLDER", str(folder)).replace("PYTHON", sys.executable).split()
+    given = words.replace("FOLDER", str(folder)).replace("PYTHON", str(_PYTHON)).split()
     if end == "minutes":
         given += ["--minutes", f"{after_s / 60:.4f}"]
     kept = {"PYDLBENCH_STORE": str(folder / "runs.sqlite")}
@@ -132,7 +134,7 @@ def run(words: str, folder: Path, end: str = "", after_s: float = 0.0) -> Ended:
     return Ended(process.returncode, seconds, out, err, document)
 
 
-def stored_keys(folder: Path) -> int:
+def stored_entries(folder: Path) -> int:
     """Return the number of entries in the store; 0 without a store."""
     path = folder / "runs.sqlite"
     if not path.exists():
@@ -142,15 +144,15 @@ def stored_keys(folder: Path) -> int:
         return int(connection.execute("SELECT count(*) FROM entries").fetchone()[0])
 
 
-def faults(ended: Ended, end: str, after_s: float, folder: Path, entries: int) -> Iterator[str]:
+def faults(kind: str, ended: Ended, end: str, after_s: float, folder: Path) -> Iterator[str]:
     """Yield what is wrong with a run that has ended early.
 
     Args:
+        kind: its command, with the name of its schema.
         ended: the run.
         end: its end.
         after_s: seconds after which it was to end.
         folder: its folder.
-        entries: entries of the store before.
     """
     finished = ended.code == 0 and "interrupted" not in ended.err
     if not finished and ended.code not in _CODES[end]:
@@ -160,7 +162,6 @@ def faults(ended: Ended, end: str, after_s: float, folder: Path, entries: int) -
     if ended.document is None:
         yield "no JSON"
     else:
-        kind = str(ended.document.get("kind"))
         schema = jsonschema.Draft202012Validator(load_schema(kind))
         yield from (
             f"JSON: {error.json_path}: {error.message[:90]}"
@@ -169,8 +170,8 @@ def faults(ended: Ended, end: str, after_s: float, folder: Path, entries: int) -
         if ended.code in (130, 143) and not ended.document.get("interrupted"):
             yield "the JSON does not say that it was interrupted"
         rows = ended.document.get("measurements", ())
-        if kind == "layers" and len(rows) > stored_keys(folder) - entries:
-            yield f"{len(rows)} rows, {stored_keys(folder) - entries} stored"
+        if kind == "layers" and len(rows) > (count := stored_entries(folder)):
+            yield f"{len(rows)} rows, {count} stored"
     if not finished and ended.seconds > after_s + 20:
         yield f"ended {ended.seconds - after_s:.0f} s later"
     if left := workers(folder):
@@ -217,7 +218,7 @@ def main() -> None:
                 with tempfile.TemporaryDirectory() as place:
                     folder = Path(place)
                     ended = run(words, folder, end, after_s)
-                    wrong = list(faults(ended, end, after_s, folder, 0))
+                    wrong = list(faults(words.split(maxsplit=1)[0], ended, end, after_s, folder))
                     if options.resume and ended.code in (130, 143):
                         wrong += resumed(words, ended, folder)
                 keys = sorted(set(ended.document or ()) - {"run", "schema_version", "kind"})

@@ -197,6 +197,7 @@ class _Gate:
             pairs_of,
             take_pass,
         )
+        from pydlbench.errors import PydlbenchError
         from pydlbench.runner.session import Session
         from pydlbench.study.loop import random_order
         from pydlbench.workers.installation import read_installation, this_installation
@@ -214,7 +215,11 @@ class _Gate:
             )
         with Session() as session:
             device = session.run.device
-        return compare_installations(sides, pairs, device)
+        comparison = compare_installations(sides, pairs, device)
+        if not comparison.rows:
+            reason = next(iter(comparison.notes), "no row was timed in both")
+            raise PydlbenchError(f"nothing to compare: {reason}")
+        return comparison
 
     def _stored(self, specs: Sequence[KernelSpec | StepSpec]) -> Comparison:
         """Measure, and compare with the first stored run that has such rows."""

@@ -11,8 +11,9 @@ from pydlbench.cli.compare_options import CompareOptions
 from pydlbench.cli.machine import reading_store
 from pydlbench.cli.options import flag_of
 from pydlbench.cli.output import Outputs, gate, reading_runs, without_collection
-from pydlbench.cli.terminal import ProgressLine
+from pydlbench.cli.terminal import ProgressLine, tell
 from pydlbench.errors import PydlbenchError, UnsupportedError, UsageError
+from pydlbench.units import some_names
 
 if TYPE_CHECKING:
     from pydlbench.compare.comparison import Comparison
@@ -80,23 +81,44 @@ def run(args: CompareOptions, open_host: Callable[..., Any] | None = None) -> in
         raise UsageError(
             f"RUN: {len(args.runs)} given, two are compared; nearest: pydlbench compare last~1 last"
         )
-    with without_collection():
-        if args.interleave:
-            comparison, interrupted = _interleaved(args, margin, open_host)
-        else:
-            with reading_runs(args.runs), reading_store(args.store) as store:
-                runs = [load(text, store) for text in args.runs]
-                if any(item.info.kind == "fleet" for item in runs):
-                    return _compare_fleets(args, runs, outputs)
-                if any(item.info.kind == "trace" for item in runs):
-                    return _compare_traces(args, runs, outputs)
-                a, b = map(side_of, args.runs, runs)
-                comparison, interrupted = compare_sides(a, b, store, margin), False
-        if not comparison.rows:
-            raise PydlbenchError(_no_rows_text(comparison))
-        with reading_runs([] if args.interleave else args.runs):
-            show(comparison, outputs, everything=args.all)
-        return 130 if interrupted else exit_code(args, comparison)
+    if args.interleave:
+        return _run_interleaved(args, outputs, margin, open_host)
+    with without_collection(), reading_runs(args.runs):
+        with reading_store(args.store) as store:
+            runs = [load(text, store) for text in args.runs]
+            if any(item.info.kind == "fleet" for item in runs):
+                return _compare_fleets(args, runs, outputs)
+            if any(item.info.kind == "trace" for item in runs):
+                return _compare_traces(args, runs, outputs)
+            a, b = map(side_of, args.runs, runs)
+            comparison = compare_sides(a, b, store, margin)
+        return _conclude(args, comparison, outputs)
+
+
+def _conclude(
+    args: CompareOptions,
+    comparison: Comparison,
+    outputs: Outputs,
+    unfinished: Sequence[str] | None = None,
+) -> int:
+    """Show a comparison, and return the command's exit code.
+
+    Args:
+        args: the command's options.
+        comparison: the comparison.
+        outputs: where it is shown.
+        unfinished: labels of the rows that an interrupted run lacks in part; None for a whole one.
+
+    Raises:
+        PydlbenchError: no row was timed in both, and the run was not interrupted.
+    """
+    if unfinished is None and not comparison.rows:
+        raise PydlbenchError(_no_rows_text(comparison))
+    show(comparison, outputs, everything=args.all, unfinished=unfinished)
+    if unfinished is None:
+        return exit_code(args, comparison)
+    tell(f"interrupted; rows that lack repetitions: {some_names(unfinished) or 'none'}")
+    return 130
 
 
 def _refuse(args: CompareOptions) -> None:
@@ -226,7 +248,7 @@ def _compare_fleets(args: CompareOptions, runs: Sequence[Loaded], outputs: Outpu
 def _no_rows_text(comparison: Comparison) -> str:
     untimed = comparison.matching.untimed
     reason = next(iter(comparison.notes), "")
-    if not untimed:
+    if not untimed or comparison.installations:
         return f"nothing to compare: {reason or 'no row is in both runs'}"
     pair = untimed[0]
     return (
@@ -257,18 +279,35 @@ def stored_report(loaded: Loaded) -> list[Block]:
     return report(loaded)
 
 
-def show(comparison: Comparison, outputs: Outputs, *, everything: bool) -> None:
+def show(
+    comparison: Comparison,
+    outputs: Outputs,
+    *,
+    everything: bool,
+    unfinished: Sequence[str] | None = None,
+) -> None:
     """Write the files, then print the table, or the format of standard output.
+
+    Args:
+        comparison: the comparison.
+        outputs: where it is shown.
+        everything: whether rows that did not change are shown.
+        unfinished: labels of rows that an interrupted run lacks in part; None for a whole one.
 
     Raises:
         PydlbenchError: a file could not be written after all; the table is printed before.
     """
     from pydlbench.report.compare import comparison_report
 
+    ending = {} if unfinished is None else {"interrupted": True, "unfinished": unfinished}
+
+    def blocks(*, everything: bool = False) -> list[Block]:
+        return comparison_report(comparison, everything=everything) if comparison.rows else []
+
     outputs.write(
-        comparison.to_dict,
-        lambda: comparison_report(comparison, everything=everything),
-        markdown=lambda: comparison_report(comparison),
+        lambda: comparison.to_dict() | ending,
+        lambda: blocks(everything=everything),
+        markdown=blocks,
     )
 
 
@@ -345,12 +384,11 @@ def _run_installations(args: CompareOptions, outputs: Outputs, margin: float) ->
     def opened(*, side: int, threads: int | None, seed: int) -> Session:
         return open_session((a, b)[side], threads, seed)
 
-    done, interrupted = _measure(args, pairs, opened)
+    unfinished = _measure(args, pairs, opened)
     with Session() as session:
         device = session.run.device
-    comparison = compare_installations((a, b), pairs, device, margin, done)
-    show(comparison, outputs, everything=args.all)
-    return 130 if interrupted else exit_code(args, comparison)
+    comparison = compare_installations((a, b), pairs, device, margin)
+    return _conclude(args, comparison, outputs, unfinished)
 
 
 def _read_specs(
@@ -395,41 +433,37 @@ def _read_specs(
 # ``compare --interleave``: both sides measured again, interleaved.
 
 
-def _interleaved(
-    args: CompareOptions, margin: float, open_host: Callable[..., Any] | None
-) -> tuple[Comparison, bool]:
-    """Measure both sides interleaved and compare them.
+def _run_interleaved(
+    args: CompareOptions, outputs: Outputs, margin: float, open_host: Callable[..., Any] | None
+) -> int:
+    """Measure both sides interleaved and compare them; return the exit code.
 
     Args:
         args: the command's options.
+        outputs: where the comparison is shown.
         margin: ratios within 1 +- this count as the same.
         open_host: opens a session for a ``side`` (0 is A) with ``threads`` and ``seed``.
 
-    Returns:
-        The comparison of all finished passes, and whether Ctrl-C ended it.
-
     Raises:
         UsageError: bad input, or nothing can be measured here.
-        PydlbenchError: no pass was finished.
+        PydlbenchError: nothing was measured in both.
     """
     from pydlbench.compare.interleaved import as_remeasured, compare_interleaved
     from pydlbench.compare.rows import match, read_side
 
-    with reading_store(args.store) as store:
+    with without_collection(), reading_store(args.store) as store:
         a, b = (read_side(name, store) for name in args.runs)
     matching, rerun, notes = _measurable_pairs(match(a, b))
     opened = open_host or _open_session
     if open_host is None:
         _check_memory(rerun)
-    done, interrupted = _measure(args, rerun, opened)
-    if not done:
-        raise PydlbenchError("interrupted before both sides were measured once; nothing to compare")
+    unfinished = _measure(args, rerun, opened)
     with opened(side=0, threads=None, seed=args.seed) as session:
         here = session.run
     notes += _other_machines(a, b, here.device.get("name"))
     a, b = (as_remeasured(side, here) for side in (a, b))
-    comparison = compare_interleaved(a, b, matching, rerun, margin, done, notes)
-    return comparison, interrupted
+    comparison = compare_interleaved(a, b, matching, rerun, margin, notes)
+    return _conclude(args, comparison, outputs, unfinished)
 
 
 def _measurable_pairs(
@@ -485,8 +519,8 @@ def _measure(
     args: CompareOptions,
     rerun: Sequence[RerunPair],
     open_host: Callable[..., Any],
-) -> tuple[int, bool]:
-    """Take the passes; return how many are finished, and whether Ctrl-C ended them."""
+) -> list[str] | None:
+    """Take the passes; return the labels of pairs that lack some after Ctrl-C, else None."""
     from pydlbench.compare.interleaved import take_pass
     from pydlbench.runner.recorder import OneInterrupt
 
@@ -500,7 +534,6 @@ def _measure(
         progress(started, total, label)
         started += 1
 
-    done = 0
     with OneInterrupt() as interrupts:
         try:
             try:
@@ -513,14 +546,14 @@ def _measure(
                         rng,
                         advance,
                     )
-                    done += 1
             finally:
                 interrupts.ignore()
         except KeyboardInterrupt:
-            return done, True
+            lacking = (pair for pair in rerun if len(pair.logs) < args.repetitions)
+            return [pair.sides[1].spec.label for pair in lacking]
         finally:
             progress.close()
-    return done, False
+    return None
 
 
 def _other_machines(a: Side, b: Side, here: Any) -> tuple[str, ...]:

@@ -58,7 +58,6 @@ def compare_interleaved(
     matching: Matching,
     rerun: Sequence[RerunPair],
     margin: float = MARGIN,
-    finished: int | None = None,
     notes: tuple[str, ...] = (),
     confidence: float = CONFIDENCE,
 ) -> Comparison:
@@ -72,7 +71,6 @@ def compare_interleaved(
         matching: matched rows; its pairs correspond to ``rerun``.
         rerun: measured pairs.
         margin: ratios within 1 +- this count as the same.
-        finished: number of passes; None for the largest number of any pair.
         notes: notes for the reader.
         confidence: level of the interval of a single ratio.
     """
@@ -83,8 +81,6 @@ def compare_interleaved(
             pairs.append(Pair(*(_row(row, again, side) for side, row in enumerate(pair))))
         else:
             untimed.append(Pair(*(row._replace(status="failed") for row in pair)))
-    if finished is None:
-        finished = max((len(pair.logs) for pair in measured), default=0)
     passes = sorted({number for pair in measured for number in pair.logs})
     logs = [[pair.logs.get(number, math.nan) for pair in measured] for number in passes]
     spread = trimmed_spread(np.array(logs, dtype=float).reshape(len(passes), len(measured)))
@@ -114,7 +110,7 @@ def compare_interleaved(
         geomean=_geomean(spread, margin),
         differences=differences(a, b, pairs),
         margin=margin,
-        passes=finished,
+        passes=max((len(pair.logs) for pair in measured), default=0),
         notes=(*_lost(rerun), *notes),
         confidence=confidence,
     )
@@ -472,19 +468,14 @@ def compare_installations(
     pairs: Sequence[RerunPair],
     device: Mapping[str, Any],
     margin: float = MARGIN,
-    finished: int | None = None,
 ) -> Comparison:
-    """Compare two installations.
+    """Compare two installations; the comparison has no rows if nothing was measured in both.
 
     Args:
         installations: A and B.
         pairs: pairs that :func:`pydlbench.compare.interleaved.take_pass` has measured.
         device: device of a run's record.
         margin: ratios within 1 +- this count as the same.
-        finished: number of passes; None for the largest number of any pair.
-
-    Raises:
-        PydlbenchError: nothing was measured in both.
     """
     rows = [_untimed_row(pair.sides[0]) for pair in pairs]
     a, b = (
@@ -497,10 +488,7 @@ def compare_installations(
         for installation in installations
     )
     matching = Matching(pairs=[Pair(row, row) for row in rows], only_a=[], only_b=[], untimed=[])
-    compared = compare_interleaved(a, b, matching, pairs, margin, finished)
-    if not compared.rows:
-        reason = next(iter(compared.notes), "no pass was finished")
-        raise PydlbenchError(f"nothing to compare: {reason}")
+    compared = compare_interleaved(a, b, matching, pairs, margin)
     return dataclasses.replace(compared, installations=True)
 
 

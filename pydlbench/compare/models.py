@@ -108,12 +108,12 @@ def compare_models(
         Matching(pairs=[rows], only_a=[], only_b=[], untimed=[]),
         [pair],
         MARGIN if margin is None else margin,
-        len(logs),
         tuple(notes),
         CONFIDENCE,
     )
     return dataclasses.replace(
         compared,
+        passes=len(logs),
         alternated=len(a) > len(by_repetition(a)),
         change=change,
         refused=change.results.refused,

@@ -175,8 +175,8 @@ class CompareDocument(Document, frozen=True, kw_only=True):
     passes: int | None = None
     matched_across: str | None = None
     matched_values: tuple[str, ...] | None = None
-    rows: tuple[ComparisonRow, ...]
-    geomean: float | None
+    rows: tuple[ComparisonRow, ...] = ()
+    geomean: float | None = None
     geomean_ci: tuple[float | None, ...] | None = None
     geomean_verdict: str | None = None
     counts: Mapping[str, int] = msgspec.field(default_factory=dict)

@@ -10,6 +10,7 @@ from said import says
 
 import pydlbench
 from pydlbench.cli import main
+from pydlbench.compare import interleaved
 from pydlbench.records.measurement import TimeSummary
 from pydlbench.report.json import dump, layers_document
 from pydlbench.store.entry import Entry
@@ -406,6 +407,26 @@ def layer_run(write, name, **fields):
 
 
 INTERLEAVED = ["--interleave", "--repetitions", "6", "--budget", "0.02", "--quiet", "--json", "-"]
+
+
+@pytest.mark.usefixtures("drifting_workers")
+@pytest.mark.parametrize("passes", [0, 2])
+def test_ctrl_c_leaves_the_passes_so_far_and_names_the_rows_without_all(
+    passes, write, monkeypatch, capsys
+):
+    def ended(pairs, number, *more):
+        if number == passes:
+            raise KeyboardInterrupt
+        interleaved.take_pass_(pairs, number, *more)
+
+    monkeypatch.setattr(interleaved, "take_pass_", interleaved.take_pass, raising=False)
+    monkeypatch.setattr(interleaved, "take_pass", ended)
+    a, b = layer_run(write, "a"), layer_run(write, "b", backend="torch", mode="eager")
+    assert main(["compare", a, b, *INTERLEAVED]) == 130
+    document = json.loads(capsys.readouterr().out)
+    assert document["interrupted"] is True
+    assert len(document["unfinished"]) == 1
+    assert [len(row["by_pass"]) for row in document["rows"]] == [passes] * bool(passes)
 
 
 @pytest.mark.usefixtures("drifting_workers")
