@@ -1,8 +1,10 @@
 """Models of one function; the honest one, and others that are fast only while nobody looks."""
 
-# ruff: noqa: PLW0603 - they count calls
+import functools
 import gc
+import itertools
 import os
+import random
 import sys
 import tempfile
 import threading
@@ -19,7 +21,8 @@ from pydlbench.backends.host_clock import HostClock
 from pydlbench.backends.steps.timed_results import TimedResults
 
 kept = {}
-calls = 0
+#: A counter that cannot be restored.
+calls = itertools.count(1)
 
 
 class Honest(nn.Module):
@@ -49,16 +52,12 @@ class KeptByValue(Honest):
 
 class OnlyTheFirstCalls(Honest):
     def forward(self, x):
-        global calls
-        calls += 1
-        return super().forward(x) if calls <= 2 else x.new_zeros(len(x), 8, requires_grad=True)
+        return super().forward(x) if not warm() else x.new_zeros(len(x), 8, requires_grad=True)
 
 
 class PartOfTheBatch(Honest):
     def forward(self, x):
-        global calls
-        calls += 1
-        if calls <= 2:
+        if not warm():
             return super().forward(x)
         half = super().forward(x[: len(x) // 2])
         return torch.cat([half, half])
@@ -81,9 +80,7 @@ class OnAThread(Honest):
 
         thread = threading.Thread(target=work)
         thread.start()
-        global calls
-        calls += 1
-        if calls <= 2:
+        if not warm():
             thread.join()
         return out
 
@@ -111,9 +108,7 @@ class AfterTheClock(Honest):
     """Computes when the judge copies the result, which a profile function notices."""
 
     def forward(self, x):
-        global calls
-        calls += 1
-        if calls <= 2:
+        if not warm():
             return super().forward(x)
         out = x.new_zeros(len(x), 8)
 
@@ -156,9 +151,7 @@ class WhilePrepared(Honest):
 
 class InAChild(Honest):
     def forward(self, x):
-        global calls
-        calls += 1
-        if calls <= 2:
+        if not warm():
             return super().forward(x)
         out = x.new_zeros(len(x), 8)
         child = os.fork()
@@ -240,9 +233,7 @@ class NoRunningMean(RunningMean):
     """Changes its buffers in the first steps only; its results are those of the first state."""
 
     def forward(self, x):
-        global calls
-        calls += 1
-        if calls <= 2:
+        if not warm():
             return super().forward(x)
         mean, seen = 0.5 * self.mean + x.detach().mean(0), torch.cat([self.seen[-4:], x[:1]])
         given = nn.functional.batch_norm(
@@ -255,18 +246,14 @@ class KeptInABuffer(RunningMean):
     """Adds the input to the results of an earlier step, which a buffer keeps."""
 
     def forward(self, x):
-        global calls
-        calls += 1
-        if calls <= 2:
+        if not warm():
             self.result = super().forward(x)
         return self.result + 0 * x.sum()
 
 
 def warm():
     """Whether the calls before the timed ones are over."""
-    global calls
-    calls += 1
-    return calls > 2
+    return next(calls) > 2
 
 
 class Late(Honest):
@@ -574,6 +561,126 @@ class InPlace(Honest):
         scratch = kept.setdefault("scratch", torch.empty(len(x), 16))
         scratch.copy_(x.detach())
         return self.fc(scratch).relu_()
+
+
+@dataclass(slots=True)
+class Slots:
+    mean: torch.Tensor
+
+
+def averaged(state):
+    def average(y):
+        nonlocal state
+        state = state * 0.5 + y.detach().mean(0)
+        return state
+
+    return average
+
+
+class StateInCode(Honest):
+    """Honest: averages in an object with slots and a closure, and generators of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.slots, self.closure = Slots(torch.zeros(8)), averaged(torch.zeros(8))
+        self.bound = functools.partial(self.mean_of, {"mean": torch.zeros(8)})
+        self.draws = np.random.default_rng(3), random.Random(4), torch.Generator().manual_seed(5)
+
+    @staticmethod
+    def mean_of(kept, y):
+        kept["mean"] = kept["mean"] * 0.5 + y.detach().mean(0)
+        return kept["mean"]
+
+    def forward(self, x):
+        y = super().forward(x)
+        self.slots.mean = self.slots.mean * 0.5 + y.detach().mean(0)
+        numbers, python, generator = self.draws
+        noise = numbers.random() + python.random() + torch.rand(8, generator=generator)
+        return y + self.slots.mean + self.closure(y) + self.bound(y) + noise
+
+
+class StateOfTheFile(Honest):
+    """Counts in a class and in globals; a list there has tensors."""
+
+    count = 0
+
+    def forward(self, x):
+        global total  # noqa: PLW0603 - as users do
+        total = type(self).count = total + 1
+        entries.append(x)
+        entries[0] += 1
+        return super().forward(x) * total
+
+
+total = 0
+entries = [torch.zeros(2)]
+
+
+class OddOutputs(Honest):
+    """Honest: sparse, nested, quantized and complex outputs, and logarithms of zero."""
+
+    def __init__(self):
+        super().__init__()
+        weights = torch.randn(8, 8) * (torch.rand(8, 8) > 0.7)
+        self.register_buffer("sparse", weights.to_sparse_csr())
+
+    def forward(self, x):
+        y = super().forward(x)
+        given = y.detach()
+        return {
+            "sparse": [given.to_sparse(), given.to_sparse_csr(), given.to_sparse_csc()],
+            "quantized": torch.quantize_per_tensor(given, 0.1, 0, torch.quint8),
+            "complex": [torch.fft.fft(given).conj(), torch.fft.fft(given).conj().imag],
+            "nested": torch.nested.nested_tensor([given[:2], given[2:]], layout=torch.jagged),
+            "infinite": given.log(),
+            "product": self.sparse @ given.t(),
+            "itself": y,
+        }
+
+
+class OtherImaginaryPart(OddOutputs):
+    def forward(self, x):
+        out = super().forward(x)
+        out["complex"][0] = out["complex"][0].real + 0j
+        return out
+
+
+class FewerInfinities(OddOutputs):
+    def forward(self, x):
+        return {**super().forward(x), "infinite": super().forward(x)["itself"].detach()}
+
+
+class LateSparseValues(Late):
+    """Computes the values of a sparse result when they are copied to the host."""
+
+    def forward(self, x):
+        rows, columns = torch.arange(0, 8 * len(x) + 1, 8), torch.arange(8).repeat(len(x))
+        values = x.new_zeros(8 * len(x))
+        out = torch.sparse_csr_tensor(rows, columns, values, (len(x), 8))
+        dense = torch.Tensor.to_dense
+
+        def late(tensor, *given):
+            values.copy_(Honest.forward(self, x).detach().flatten())
+            return dense(tensor, *given)
+
+        torch.Tensor.to_dense = late
+        return out
+
+
+class KeptByPlace(Honest):
+    """Computes the results of all orders of its input that a roll gives, and finds the place."""
+
+    def forward(self, x):
+        flat = x.detach().flatten()
+        if "rolls" not in kept:
+            shifts = [flat.roll(n).view(x.shape) for n in range(flat.numel())]
+            kept["rolls"] = {float(each[0, 0]): Honest.forward(self, each) for each in shifts}
+        return kept["rolls"][float(flat[0])]
+
+
+class Yields(Honest):
+    def forward(self, x):
+        yield super().forward(x)
 
 
 def build(kind="Honest", ones=False):

@@ -15,7 +15,9 @@ import torch
 
 from pydlbench.backends.steps.serving import serve_step
 from pydlbench.backends.steps.timed_results import TimedResults
-from pydlbench.errors import PydlbenchError
+from pydlbench.backends.steps.user_code import load_user_object
+from pydlbench.backends.torch.steps.state import KeptState
+from pydlbench.errors import PydlbenchError, UsageError
 from pydlbench.records.step import StepPreparation, StepSpec
 from pydlbench.records.user_model import UserModelSpec
 from pydlbench.steps import agreement
@@ -28,7 +30,12 @@ HERE = Path(__file__).parent
 def _restored(monkeypatch):
     """Undo afterwards what planted models change in this process."""
     interval, modes = sys.getswitchinterval(), torch._C._len_torch_function_stack()
-    for owner, name in ((torch.Tensor, "to"), (torch.Tensor, "detach"), (np, "save")):
+    for owner, name in (
+        (torch.Tensor, "to"),
+        (torch.Tensor, "detach"),
+        (np, "save"),
+        (torch.Tensor, "to_dense"),
+    ):
         monkeypatch.setattr(owner, name, getattr(owner, name))
     yield
     sys.setswitchinterval(interval)
@@ -106,6 +113,7 @@ def test_each_sample_begins_with_a_new_optimizer(judged, optimizer):
         ("KeptInAnAttribute", "output 1 is wrong"),
         ("FewerOutputs", "output 1 is missing"),
         ("NoJudge", "result was not kept"),
+        ("KeptByPlace", "output 1 is wrong"),
     ],
 )
 def test_a_cheat_is_refused(judged, kind, words):
@@ -122,11 +130,23 @@ def test_threads_that_are_joined_are_accepted(judged):
 
 @pytest.mark.parametrize(
     ("kind", "reference"),
-    [("InAutocast", "Honest"), ("WideInHalfPrecision", "Wide"), ("NoDropout", "Dropout")],
+    [
+        ("InAutocast", "Honest"),
+        ("WideInHalfPrecision", "Wide"),
+        ("NoDropout", "Dropout"),
+        ("LateSparseValues", "Honest"),
+        ("OtherImaginaryPart", "OddOutputs"),
+        ("FewerInfinities", "OddOutputs"),
+    ],
 )
 def test_a_lower_precision_or_another_mask_is_told(judged, kind, reference):
     found, _ = judged(kind, reference=reference)
     assert found.differs
+
+
+def test_a_result_that_is_computed_later_is_refused_in_one_line(judged):
+    with pytest.raises(UsageError, match=r"generator.*nearest"):
+        judged("Yields", reference="Yields")
 
 
 @pytest.mark.parametrize(
@@ -163,7 +183,7 @@ def test_an_input_of_equal_values_changes_too(judged):
 
 STATEFUL = (
     *("RunningMean", "GrowingCache", "MovingAverage", "LazyLayer"),
-    *("Dropout", "ManyOutputs", "NumpyDraws", "Wide"),
+    *("Dropout", "ManyOutputs", "NumpyDraws", "Wide", "StateInCode", "OddOutputs"),
 )
 
 
@@ -181,6 +201,22 @@ def test_a_model_that_keeps_state_draws_or_returns_views_is_accepted(
 ):
     found, _ = judged(kind, phase, reference)
     assert (found.timed > 2, found.refused, found.differs) == (True, (), False)
+
+
+def test_state_in_globals_and_classes_of_the_file_is_restored():
+    kind = load_user_object(f"{HERE / 'planted_models.py'}:StateOfTheFile")
+    planted_models, model = sys.modules[kind.__module__], kind()
+    state = KeptState(model)
+    for _ in range(2):
+        first = model(torch.ones(2, 16))
+        planted_models.added = model.added = 1
+        assert torch.equal(first, planted_models.Honest.forward(model, torch.ones(2, 16)))
+        assert (model.count, planted_models.total, len(planted_models.entries)) == (1, 1, 2)
+        state.restore()
+        assert (model.count, planted_models.total) == (0, 0)
+        assert [tensor.tolist() for tensor in planted_models.entries] == [[0, 0]]
+        assert not hasattr(planted_models, "added")
+        assert not hasattr(model, "added")
 
 
 @pytest.mark.parametrize(

@@ -30,10 +30,10 @@ _RANDOM: Final = random.SystemRandom()
 # Results that a process keeps at most, and their bytes.
 _MAX_KEPT: Final = 8
 _KEPT_BYTES: Final = 1 << 22
-# Factors between one and two by which an input of equal values is scaled.
-_FACTORS: Final = 1021
+# Places at which the values of an input are cut.
+_CUTS: Final = 16
 # Functions by which results are kept.
-seal(np, "save", "load", "roll", "asanyarray")
+seal(np, "save", "load", "split", "concatenate", "array_equal", "asanyarray")
 seal(np.lib.format, "write_array")
 seal(builtins, "open")
 seal(os, "urandom", "fspath")
@@ -134,18 +134,22 @@ class TimedResults:
 
 
 def _changed(values: NDArray[Any], shift: int) -> NDArray[Any]:
-    """Return other values of an input: in another order, or scaled if all are the same.
+    """Return other values of an input: pieces in another order, or scaled if all are the same.
 
     Offsets are in order, a mask's infinite values have their places, and a zero is a zero.
     """
-    flat = values.reshape(-1)
-    if values.dtype.kind == "f" and np.isfinite(flat).all():
+    flat, stream = values.reshape(-1), np.random.default_rng(shift)
+    if values.dtype.kind in "fc" and np.isfinite(flat).all():
         if (flat == flat[:1]).all():
-            factor = 1 + shift % _FACTORS / _FACTORS
-            return values * values.dtype.type(factor) if flat[:1].any() else values
+            factors = stream.uniform(1, 2, values.shape).astype(values.dtype)
+            return values * factors if flat[:1].any() else values
     elif values.dtype.kind not in "iu" or (values.ndim < 2 and _in_order(flat)):
         return values
-    return np.roll(flat, shift).reshape(values.shape)
+    # Values that are only rolled could be known in advance, one result for each place.
+    cuts = np.sort(stream.integers(0, flat.size + 1, _CUTS))
+    pieces = np.split(flat, cuts)
+    order = stream.permutation(len(pieces))
+    return np.concatenate([pieces[place] for place in order]).reshape(values.shape)
 
 
 def _in_order(flat: NDArray[Any]) -> bool:

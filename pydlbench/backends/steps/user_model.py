@@ -9,7 +9,8 @@ import functools
 import math
 import operator
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final
@@ -364,7 +365,16 @@ class UserModel(FedModel):
         return [*((None, value) for value in self.arguments), *self.keywords.items()]
 
     def facts(self, result: Any) -> dict[str, Any]:
-        """Return the facts of a fed model, with its parameters, class and types."""
+        """Return the facts of a fed model, with its parameters, class and types.
+
+        Raises:
+            UsageError: the step has not computed its output yet.
+        """
+        if (later := _computed_later(result)) is not None:
+            raise UsageError(
+                f"{self.spec.model}: its output has a {type(later).__name__}, which computes when "
+                "it is read, after the step; nearest: return a list or a tuple of tensors"
+            )
         return {
             **super().facts(result),
             "parameters": sum(math.prod(weight.shape) for weight in self.weights),
@@ -465,3 +475,13 @@ class UserModel(FedModel):
             and math.prod(value.shape) == 1
             and bool(self.tensors.floating(value))
         )
+
+
+def _computed_later(value: Any) -> Any:
+    """Return the iterator, coroutine or future in a result; None if there is none."""
+    if isinstance(value, (Iterator, Awaitable, Future)):
+        return value
+    parts = value.values() if isinstance(value, Mapping) else value
+    if not isinstance(value, (Mapping, list, tuple)):
+        return None
+    return next(filter(None, map(_computed_later, parts)), None)

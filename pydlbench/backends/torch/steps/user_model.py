@@ -37,57 +37,78 @@ from pydlbench.records.user_model import FUSED, SPARSE
 
 # Bound before the user's code is imported, which may replace them. The first have no public name.
 _KEYS, _PYTHON = torch._C._dispatch_keys, torch._C.DispatchKey.Python
-_DETACH, _TO, _NUMPY = torch.Tensor.detach, torch.Tensor.to, torch.Tensor.numpy
-_VIEW, _STRIDED, _FROM_NUMPY = torch.Tensor.view, torch.Tensor.as_strided, torch.from_numpy
+_BASE: Final = torch._C.TensorBase
+_DETACH, _TO, _NUMPY = _BASE.detach, _BASE.to, _BASE.numpy
+_DENSE, _DEQUANTIZE = _BASE.to_dense, _BASE.dequantize
+_RESOLVERS: Final = _BASE.resolve_conj, _BASE.resolve_neg
+# Functions that return the memory of a sparse tensor, by its layout.
+_ROWS: Final = _BASE.crow_indices, _BASE.col_indices, _BASE.values
+_COLUMNS: Final = _BASE.ccol_indices, _BASE.row_indices, _BASE.values
+_PARTS: Final = {
+    torch.sparse_coo: (_BASE._indices, _BASE._values),
+    torch.sparse_csr: _ROWS,
+    torch.sparse_bsr: _ROWS,
+    torch.sparse_csc: _COLUMNS,
+    torch.sparse_bsc: _COLUMNS,
+}
 _SEEDS: Final = torch.manual_seed, np.random.seed, random.seed
-_EMPTY: Final = np.empty
+_EMPTY, _EQUAL = np.empty, np.array_equal
 
 
 def _on_host(tensor: torch.Tensor) -> NDArray[Any]:
     """Return a dense copy in the host's memory, in float32 if it is floating-point."""
     tensor = _dense(tensor)
     with unpatched():
+        for function in _RESOLVERS:
+            tensor = function(tensor)
         narrow = torch.float32 if tensor.is_floating_point() else None
+        tensor = _DEQUANTIZE(tensor) if tensor.is_quantized else tensor
         values: NDArray[Any] = _NUMPY(_TO(_DETACH(tensor), "cpu", narrow, copy=True))
         return values
 
 
-def _memory(tensor: torch.Tensor) -> NDArray[np.uint8] | None:
+def _memory(tensor: Any) -> list[NDArray[np.uint8]] | None:
     """Copy a tensor's memory from its first to its last element; None if it is not plain memory."""
-    plain = isinstance(tensor, torch.Tensor) and not _KEYS(tensor).has(_PYTHON)
-    if not plain or tensor.device.type != "cpu" or not strided(tensor):
+    if not isinstance(tensor, torch.Tensor) or _KEYS(tensor).has(_PYTHON):
+        return None
+    if functions := _PARTS.get(tensor.layout):
+        parts = [_memory(function(tensor)) for function in functions]
+        return [block for part in parts for block in part or ()] if None not in parts else None
+    if tensor.device.type != "cpu" or not strided(tensor):
         return None
     steps = zip(tensor.shape, tensor.stride(), strict=True)
     last = sum((size - 1) * stride for size, stride in steps)
     size = (last + 1) * tensor.element_size() if tensor.numel() else 0
     block: NDArray[np.uint8] = _EMPTY(size, np.uint8)
     MOVE(block.ctypes.data, tensor.data_ptr(), block.size)
-    return block
+    return [block]
 
 
-def _valued(tensor: torch.Tensor, block: NDArray[np.uint8] | None) -> NDArray[Any]:
-    """Return the values of a tensor in a copy of its memory; NaN without one."""
-    if block is None:
-        return np.full(tuple(tensor.shape), np.nan, np.float32)
-    if not block.size:
-        return _on_host(tensor)
-    flat = _VIEW(_FROM_NUMPY(block), tensor.dtype)
-    values = _STRIDED(flat, tensor.shape, tensor.stride(), 0)
-    values = values.conj() if tensor.is_conj() else values
-    return _on_host(-values if tensor.is_neg() else values)
+def _valued(tensor: torch.Tensor, blocks: list[NDArray[np.uint8]] | None) -> NDArray[Any]:
+    """Return the values of a tensor that has the memory of an earlier copy; NaN if it changed."""
+    if blocks is not None:
+        values = _on_host(tensor)
+        if all(map(_EQUAL, blocks, _memory(tensor) or ())):
+            return values
+    return np.full(tuple(tensor.shape), np.nan, np.float32)
 
 
 def _dense(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the values of a sparse or nested tensor as plain memory; other tensors unchanged."""
-    if tensor.is_nested:
-        return tensor.values()
-    return tensor if tensor.layout == torch.strided else tensor.to_dense()
+    """Return the values of a sparse tensor as plain memory; other tensors unchanged."""
+    return tensor if tensor.layout == torch.strided else _DENSE(tensor)
+
+
+def _found(value: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors in inputs or outputs; of nested ones the values, which have a shape."""
+    yield from (tensor.values() if tensor.is_nested else tensor for tensor in tensors_in(value))
 
 
 def _assign(tensor: torch.Tensor, values: NDArray[Any]) -> None:
     given = torch.from_numpy(values)
     with torch.no_grad():
-        if tensor.shape == given.shape:
+        if tensor.layout != torch.strided:
+            tensor.data = given.to_sparse(layout=tensor.layout).to(tensor.dtype)
+        elif tensor.shape == given.shape:
             tensor.copy_(given)
         else:  # a buffer that the step has made larger
             tensor.data = given.to(tensor)
@@ -110,7 +131,7 @@ class UserTorchModel(UserModel, TorchSubject):
     """
 
     tensors = Tensors(
-        find=tensors_in,
+        find=_found,
         make=lambda values, kind: torch.from_numpy(values).to(getattr(torch, kind)),
         dtype=lambda tensor: str(tensor.dtype).removeprefix("torch."),
         is_finite=lambda tensor: bool(_dense(tensor).isfinite().all()),
@@ -275,7 +296,7 @@ class UserTorchModel(UserModel, TorchSubject):
 
     def results(self, result: Any) -> Mapping[str, Mapping[str, torch.Tensor]]:
         """Return the tensors of the output, and the gradients by the names of their weights."""
-        output = {f"tensor {n}": tensor for n, tensor in enumerate(tensors_in(result), start=1)}
+        output = {f"tensor {n}": tensor for n, tensor in enumerate(_found(result), start=1)}
         if not self.spec.backward:
             return {"output": output}
         unused = sum(weight.grad is None for weight in self.weights)
