@@ -46,6 +46,14 @@ with pytest.MonkeyPatch.context() as _environment:
     with contextlib.suppress(ImportError):
         importlib.import_module("pydlbench._cpu")
 
+# Each process has CPUs of its own, where there are enough: beside a kernel that another process times,
+# all visits would be disturbed ones and taken again.
+if _worker := os.environ.get("PYTEST_XDIST_WORKER", ""):
+    _cpus = sorted(os.sched_getaffinity(0))
+    _processes = int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+    if len(_cpus) >= _processes:
+        os.sched_setaffinity(0, _cpus[int(_worker.removeprefix("gw")) :: _processes])
+
 # How long an example takes is the machine's, and no test's.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
