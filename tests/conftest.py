@@ -46,8 +46,8 @@ with pytest.MonkeyPatch.context() as _environment:
     with contextlib.suppress(ImportError):
         importlib.import_module("pydlbench._cpu")
 
-# Each process has CPUs of its own, where there are enough: beside a kernel that another process times,
-# all visits would be disturbed ones and taken again.
+# Each process has CPUs of its own where there are enough: two that time kernels on the same ones
+# disturb each other, and a disturbed visit is taken again.
 if _worker := os.environ.get("PYTEST_XDIST_WORKER", ""):
     _cpus = sorted(os.sched_getaffinity(0))
     _processes = int(os.environ["PYTEST_XDIST_WORKER_COUNT"])

@@ -203,6 +203,7 @@ raise SystemExit(items.main(ITEMS, {{"gate": {{"GATE": "0"}}}}))
 """
 
 
+@pytest.mark.deep
 def test_an_item_that_fails_hangs_or_ends_the_process_costs_itself_only(kit, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(_ITEMS.format(folder=str(_FOLDER)))

@@ -2,6 +2,7 @@
 
 import ast
 import collections
+import functools
 import io
 import re
 import tokenize
@@ -20,6 +21,7 @@ ADJECTIVES = re.compile(
     r"_?(MOST|SHOWN|WORTH|FEW|WIDE|FAR|MANY|ENOUGH|LEAST|SOME|AGAIN|OFTEN|NEAR|LONG|SHORT|SMALL"
     r"|LARGE|BRIEF|TWICE|PLAIN|SURE)"
 )
+PARSED = functools.cache(ast.parse)
 RIDDLE = re.compile(r"#:? ?(Of|What|Whose|So many|So much|Up to so)\b")
 
 
@@ -28,7 +30,7 @@ def shared_class_names(sources):
     counts = collections.Counter(
         node.name
         for source in sources.values()
-        for node in ast.walk(ast.parse(source))
+        for node in ast.walk(PARSED(source))
         if isinstance(node, ast.ClassDef)
     )
     return [name for name, count in counts.items() if count > 1]
@@ -39,7 +41,7 @@ def adjective_constants(sources):
     return [
         f"{name}: {target.id}"
         for name, source in sources.items()
-        for node in ast.parse(source).body
+        for node in PARSED(source).body
         if isinstance(node, ast.Assign | ast.AnnAssign)
         for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
         if isinstance(target, ast.Name) and ADJECTIVES.fullmatch(target.id)
@@ -50,7 +52,7 @@ def hidden_functions(sources):
     """Return the functions whose locals or parameters hide a function of the same module."""
     hidden = []
     for name, source in sources.items():
-        tree = ast.parse(source)
+        tree = PARSED(source)
         functions = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
         for function in ast.walk(tree):
             if isinstance(function, ast.FunctionDef):
@@ -73,7 +75,7 @@ def docstring_riddles(sources):
     return [
         f"{name}: {docstring[:60]}"
         for name, source in sources.items()
-        for node in ast.walk(ast.parse(source))
+        for node in ast.walk(PARSED(source))
         if isinstance(node, kinds)
         and (docstring := ast.get_docstring(node))
         and re.match(r"(Return|Yield) (what|whose|which of)\b", docstring)

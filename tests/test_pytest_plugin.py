@@ -139,6 +139,7 @@ def test_the_documentation_has_the_keywords_of_the_marker():
     assert set(re.findall(r"mark\.pydlbench\((\w+)=", page)) <= set(keywords)
 
 
+@pytest.mark.deep
 def test_a_layer_and_a_step_of_one_file_have_a_baseline_each(run, stored, tmp_path):
     # The first run has no row of the layer that the test measures.
     document = json.loads(Path(stored).read_text())

@@ -454,6 +454,7 @@ def test_the_very_same_kernel_is_not(write, capsys):
     assert row["a"]["median"] == pytest.approx(1e-3, rel=0.2)
 
 
+@pytest.mark.deep
 @pytest.mark.usefixtures("drifting_workers")
 def test_whoever_cannot_be_measured_here_is_named_with_the_reason(write, capsys):
     a = layer_run(write, "a")
@@ -464,6 +465,7 @@ def test_whoever_cannot_be_measured_here_is_named_with_the_reason(write, capsys)
     assert "numba" in err
 
 
+@pytest.mark.deep
 @pytest.mark.usefixtures("drifting_workers")
 def test_a_gate_does_not_pass_rows_that_cannot_be_measured_again(write, capsys):
     first, second = (

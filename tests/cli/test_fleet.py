@@ -272,6 +272,7 @@ def test_a_run_that_is_no_fleet_s_is_refused(capsys):
     assert main(["fleet", "verdict", "last"]) == 0
 
 
+@pytest.mark.deep
 def test_a_file_becomes_a_verdict_and_a_run_that_was_stopped_goes_on(here, monkeypatch, capsys):
     """On one slot of this machine, whose sweeps are invented."""
     pytest.importorskip("distributed")

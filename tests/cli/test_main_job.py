@@ -101,7 +101,8 @@ sys.exit(main())
 
 @native
 @pytest.mark.parametrize(
-    ("finished", "number", "code"), [(0, signal.SIGINT, 130), (1, signal.SIGTERM, 143)]
+    ("finished", "number", "code"),
+    [(0, signal.SIGINT, 130), pytest.param(1, signal.SIGTERM, 143, marks=pytest.mark.deep)],
 )
 def test_ctrl_c_and_sigterm_print_what_is_finished(finished, number, code):
     problems = [f"mb1ic8ih{size}oc8oh{size}kh3ph1" for size in (8, 6, 7)]

@@ -190,6 +190,7 @@ print(node.visit(slot, order).reason)
 """
 
 
+@pytest.mark.deep
 def test_a_disk_that_is_full_is_a_reason_and_nothing_is_lost_by_it(tmp_path, slot):
     """As far as a limit of files' sizes is a full disk: what is written fails in the same place."""
     words = [str(node.LOCKS), str(tmp_path), str(slot.cpus[0]), FILE, json.dumps(PROGRAM)]
@@ -248,6 +249,7 @@ def test_what_is_done_is_not_run_again(tmp_path, slot):
     assert [one.name for one in tmp_path.iterdir() if one.is_file()] == [path.name]
 
 
+@pytest.mark.deep
 def test_a_run_that_another_machine_began_is_put_aside(tmp_path, slot):
     path = tmp_path / store_name("one", 0)
     write_store(path, status="interrupted")

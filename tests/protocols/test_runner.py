@@ -92,8 +92,8 @@ def session():
         yield session
 
 
-# Seconds each: one of a framework stands for the others in the default set.
-QUICK = {("mnist-tutorial", "tensorflow"), ("tf-cnn-benchmarks", "torch")}
+# Seconds each: one stands for the others in the default set.
+QUICK = {("tf-cnn-benchmarks", "torch")}
 
 
 @real

@@ -90,6 +90,7 @@ def test_a_cheat_is_refused(worker, layer, name):
     assert "worker" not in type(caught.value).__name__.lower()
 
 
+@pytest.mark.deep
 @pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="there is no other CPU")
 def test_threads_on_other_cpus_are_refused():
     worker = Worker("torch", "cpu", CPU)
@@ -103,16 +104,16 @@ def test_threads_on_other_cpus_are_refused():
 @pytest.mark.parametrize(
     ("kind", "harmless"),
     [
-        ("clock_module", True),
-        ("cuda_functions", True),
+        pytest.param("clock_module", True, marks=pytest.mark.deep),
+        pytest.param("cuda_functions", True, marks=pytest.mark.deep),
         ("clock_method", False),
-        ("function_mode", False),
-        ("lazy_operands", False),
-        ("reference", False),
-        ("torch_function", False),
+        pytest.param("function_mode", False, marks=pytest.mark.deep),
+        pytest.param("lazy_operands", False, marks=pytest.mark.deep),
+        pytest.param("reference", False, marks=pytest.mark.deep),
+        pytest.param("torch_function", False, marks=pytest.mark.deep),
         ("memmove", False),
-        ("copies_late", False),
-        ("allclose", False),
+        pytest.param("copies_late", False, marks=pytest.mark.deep),
+        pytest.param("allclose", False, marks=pytest.mark.deep),
         ("seed", False),
     ],
 )

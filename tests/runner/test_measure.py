@@ -98,7 +98,10 @@ def test_a_record_adds_up(session, pass_):
     assert Measurement.from_dict(json.loads(text)) == record
 
 
-@pytest.mark.parametrize(("layer", "cache"), [(CONV, "weights-cold"), (POOL, "all-cold")])
+@pytest.mark.parametrize(
+    ("layer", "cache"),
+    [(CONV, "weights-cold"), pytest.param(POOL, "all-cold", marks=pytest.mark.deep)],
+)
 def test_cold_caches_are_held_against_memory(session, layer, cache):
     record = row(session, layer, cache=cache)
     assert (record.status, record.cache) == ("ok", cache)

@@ -90,7 +90,8 @@ TROUBLE = {
 }
 
 
-@pytest.mark.parametrize("first", ["now", pytest.param("later", marks=pytest.mark.deep)])
+@pytest.mark.deep
+@pytest.mark.parametrize("first", ["now", "later"])
 def test_trouble_costs_its_rows_only(invented, first):
     """One trouble after the other, in turn when a kernel is prepared and when it is timed."""
     turns = itertools.cycle(("now", "later") if first == "now" else ("later", "now"))

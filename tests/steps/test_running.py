@@ -27,7 +27,8 @@ def session():
         yield session
 
 
-@pytest.mark.parametrize("name", ["mnist", pytest.param("cifar10", marks=pytest.mark.deep)])
+@pytest.mark.deep
+@pytest.mark.parametrize("name", ["mnist", "cifar10"])
 def test_tutorials_agree(session, name):
     found = agree(StepSpec(model=name, batch=2, phase="training"), session)
     assert found.output < 1e-4
@@ -160,6 +161,7 @@ def build(divisor=1):
 """
 
 
+@pytest.mark.deep
 def test_a_step_whose_process_changes_its_clock_has_no_time(tmp_path):
     path = tmp_path / "patched.py"
     path.write_text(PATCHED_CLOCK)
@@ -205,10 +207,10 @@ def build(names="conv1-conv2-fc1-fc2", act="relu", width=512):
     [
         ({}, False),
         ({"names": "a-b-c-d"}, False),
-        ({"act": "gelu"}, True),
-        ({"width": "100"}, "fc1.bias has no counterpart"),
+        pytest.param({"act": "gelu"}, True, marks=pytest.mark.deep),
+        pytest.param({"width": "100"}, "fc1.bias has no counterpart", marks=pytest.mark.deep),
         ({"names": "a-b-c-d", "width": "100"}, "number 5 has the shapes (512, 3136) and"),
-        ({"names": "conv1-b-c-d"}, "has no counterpart"),
+        pytest.param({"names": "conv1-b-c-d"}, "has no counterpart", marks=pytest.mark.deep),
         ({"phase": "training"}, "forward only"),
     ],
 )

@@ -70,6 +70,7 @@ def test_a_template_that_has_died_is_not_needed(preload, start):
     assert not is_fork(start())
 
 
+@pytest.mark.deep
 def test_a_template_that_hangs_costs_the_time_of_a_start(preload, start):
     preload("invented_hang")
     assert not is_fork(start(start_timeout=2))

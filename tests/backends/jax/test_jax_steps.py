@@ -32,6 +32,7 @@ def built(model: Model, **words: Any) -> Any:
     return made, definition_of(case, model)
 
 
+@pytest.mark.deep
 def test_an_update_takes_the_memory_of_what_it_replaces():
     """Weights, velocities and the key of dropout are given to the step, and it gives new ones."""
     made, definition = built(tiny.chain(), phase="training")
@@ -47,6 +48,7 @@ def test_an_update_takes_the_memory_of_what_it_replaces():
     )
 
 
+@pytest.mark.deep
 def test_dropout_draws_anew_in_each_step_and_scales_what_it_keeps():
     from pydlbench.backends.steps.network import NetworkRun
 

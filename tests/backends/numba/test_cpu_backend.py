@@ -54,6 +54,7 @@ def test_pooling_for_training_keeps_places(backend):
     assert verify(layer, "forward", "fp32", inputs, written, seed=1).status == "ok"
 
 
+@pytest.mark.deep
 def test_each_call_allocates_its_result(backend):
     inputs = make_inputs(CONV, "forward", "fp32", 0)
     operator: Any = backend.variants(KernelSpec(layer=CONV))[0].build(inputs)

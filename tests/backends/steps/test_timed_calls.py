@@ -46,7 +46,7 @@ def tiny():
     [
         ("torch", "compiled", "training"),
         ("torch", "compiled", "forward"),
-        ("tensorflow", "graph", "forward"),
+        pytest.param("tensorflow", "graph", "forward", marks=pytest.mark.deep),
         pytest.param("tensorflow", "graph", "training", marks=pytest.mark.deep),
         ("tensorflow", "xla", "training"),
         ("jax", "xla", "training"),

@@ -45,6 +45,7 @@ def test_an_installation_that_is_five_percent_slower_is_found(usual, slow, capsy
     assert found["interleaved"]
 
 
+@pytest.mark.deep
 def test_each_row_says_which_library_each_side_has(usual, slow, capsys):
     assert compare(slow, usual, *MEASURED) == 0
     out = capsys.readouterr().out
@@ -52,6 +53,7 @@ def test_each_row_says_which_library_each_side_has(usual, slow, capsys):
     assert says(out, "8x8:8x8", "invented 2", "invented 1")
 
 
+@pytest.mark.deep
 def test_several_layers_and_backends_are_measured(usual, slow, capsys):
     words = ("--shape", "4x4:4x4,mb1ic4ih8oc4kh3", "--backend", "native,torch")
     assert compare(usual, slow, *words, *MEASURED[2:], "--json", "-") == 0

@@ -22,6 +22,7 @@ from pydlbench.timing.chunk import ChunkRequest  # noqa: E402 - needs torch
 KERNEL = "graph_0_cpp_fused_relu_0"
 
 
+@pytest.mark.deep
 @pytest.mark.filterwarnings("default")  # of the compiler's
 def test_a_compiled_step_is_traced_and_is_not_compiled_anew_for_it(backend):
     case = StepSpec(model="mnist", batch=2, mode="compiled")
