@@ -18,7 +18,7 @@ import msgspec
 from numpy.typing import NDArray
 
 from pydlbench.devices.cpu.facts import read_text
-from pydlbench.errors import RefusedKernelError
+from pydlbench.errors import RefusedKernelError, UnsupportedError
 from pydlbench.timing.chunk import Chunk, ChunkRequest, GpuReadings
 from pydlbench.timing.guards import gpu_disturbance
 
@@ -261,7 +261,13 @@ class HostClock:
         self.around: tuple[Callable[[int], None], Callable[[int], None]] | None = None
 
     def sample(self, request: ChunkRequest) -> Chunk:
-        """Time the requested samples, after the untimed calls."""
+        """Time the requested samples, after the untimed calls.
+
+        Raises:
+            UnsupportedError: the request is for a CUDA graph.
+        """
+        if request.timing == "cuda-graph":
+            raise UnsupportedError("what the host's clock times is not replayed from a CUDA graph")
         return take_watched(lambda: self.time_samples(request), self._guard, self._watcher)
 
     def time_samples(self, request: ChunkRequest) -> Chunk:

@@ -1,3 +1,4 @@
+import contextlib
 import gc
 import os
 import subprocess
@@ -7,7 +8,9 @@ import time
 import pytest
 
 from pydlbench.backends import host_clock
-from pydlbench.backends.host_clock import HostCounters
+from pydlbench.backends.host_clock import HostClock, HostCounters
+from pydlbench.errors import UnsupportedError
+from pydlbench.timing.chunk import ChunkRequest
 
 
 def test_others_on_the_cpus_are_told_from_this_process():
@@ -30,6 +33,12 @@ def test_others_on_the_cpus_are_told_from_this_process():
     taken, left = (one.chunk([0.1], faults=0).others_s for one in (beside, alone))
     assert taken is None or taken > 0.1
     assert (taken is None) == (left is None)
+
+
+def test_a_graph_is_not_timed_by_the_hosts_clock():
+    clock = HostClock(None, [0], contextlib.nullcontext)
+    with pytest.raises(UnsupportedError, match="graph"):
+        clock.sample(ChunkRequest(samples=1, timing="cuda-graph"))
 
 
 def test_what_a_system_does_not_count_is_zero_or_unknown(monkeypatch, tmp_path):

@@ -367,7 +367,30 @@ def trace_of(
         describe,
         heads,
     )
-    launched: list[tuple[Span, Span]] = []
+    spans = [Span(event.start_ns, event.end_ns) for event in host.events]
+    return device_times(profile, spans, host.seconds)
+
+
+def device_times(
+    profile: DeviceProfile,
+    spans: Sequence[Span],
+    host_s: Sequence[float],
+    owners: Mapping[int, int] | None = None,
+) -> StepTrace:
+    """Return the device time of each call of a step, and its gaps.
+
+    Args:
+        profile: profile of the step; its ``operators`` do not matter.
+        spans: interval of each call on the host; empty for a call that is not in the profile.
+        host_s: the host's seconds in each call.
+        owners: places of calls by number of launch, where the profile names them; else a kernel is
+            of the call that the host was in when it launched the kernel.
+
+    Raises:
+        PrimitiveError: the profile has no kernels.
+    """
+    step = profile.step
+    launched: list[tuple[Span, Span, int]] = []
     before_ns = None
     for number, span in profile.kernels:
         launch = profile.launches.get(number)
@@ -376,17 +399,17 @@ def trace_of(
         if launch.begin_ns < step.begin_ns:
             before_ns = span.end_ns if before_ns is None else max(before_ns, span.end_ns)
         elif launch.begin_ns <= step.end_ns:
-            launched.append((span, launch))
+            launched.append((span, launch, number))
     if not launched or before_ns is None:
         raise PrimitiveError(
             "the profile has no kernels of the device: reading them (CUPTI) may not be permitted "
             "here"
         )
-    calls = _CallSpans([Span(event.start_ns, event.end_ns) for event in host.events])
-    calls_ns = [0] * len(names)
+    calls = _CallSpans(spans)
+    calls_ns = [0] * len(spans)
     gaps_ns = dict.fromkeys(GAPS, 0)
     now_ns = before_ns
-    for span, launch in sorted(launched):
+    for span, launch, number in sorted(launched):
         if span.end_ns <= now_ns:  # entirely beside another kernel
             continue
         if span.begin_ns > now_ns:
@@ -396,7 +419,7 @@ def trace_of(
             gaps_ns[IDLE_BETWEEN] += launched_ns - now_ns - within_ns
             gaps_ns[IDLE_QUEUED] += span.begin_ns - launched_ns
             now_ns = span.begin_ns
-        place = calls.around(launch.begin_ns)
+        place = calls.around(launch.begin_ns) if owners is None else owners.get(number)
         if place is None:
             gaps_ns[NO_CALL] += span.end_ns - now_ns
         else:
@@ -406,7 +429,7 @@ def trace_of(
         step_s=(now_ns - before_ns) / 1e9,
         calls_s=[call_ns / 1e9 for call_ns in calls_ns],
         gaps_s=[gaps_ns[name] / 1e9 for name in GAPS],
-        host_s=host.seconds,
+        host_s=host_s,
     )
 
 

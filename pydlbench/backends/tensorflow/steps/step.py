@@ -24,6 +24,7 @@ from pydlbench.backends.frameworks.backend import op_of
 from pydlbench.backends.frameworks.operands import LayerLayout
 from pydlbench.backends.steps.catalogue import host_arrays, pass_step, product_flops
 from pydlbench.backends.steps.definition import FrameworkStep, StepDefinition, StepModel
+from pydlbench.backends.steps.device import GAPS
 from pydlbench.backends.steps.inputs import Batch, trained
 from pydlbench.backends.steps.network import (
     LOSS,
@@ -60,7 +61,12 @@ from pydlbench.backends.tensorflow.steps.graph import (
     ordered_calls,
     run_graphs,
 )
-from pydlbench.backends.tensorflow.steps.trace import StepProfiles, node_runs
+from pydlbench.backends.tensorflow.steps.trace import (
+    StepProfiles,
+    gpu_profile,
+    gpu_seconds,
+    node_runs,
+)
 from pydlbench.devices.cpu.facts import read_cpu_facts
 from pydlbench.errors import UnsupportedError
 from pydlbench.models.graph import INPUT, GraphNode, Model
@@ -151,13 +157,17 @@ class TracedModel(StepModel):
         graphs = run_graphs(self._new_function(), self.operands())
         calls = ordered_calls(graphs, self.scopes)
         nodes = {name: call.operator for name, call in calls.items()}
+        source = f"TensorFlow {tf.__version__}'s profiler"
+        if self.spec.on_gpu:
+            take = functools.partial(gpu_profile, run, self.synchronize, nodes)
+            return StepTracer(
+                calls=tuple(calls.values()),
+                ways={"profile": (source, take)},
+                gaps=GAPS,
+                plain=functools.partial(gpu_seconds, run, self.synchronize),
+            )
         profiles = StepProfiles(run, nodes, loops=has_control_flow(graphs))
-        return StepTracer(
-            calls=tuple(calls.values()),
-            ways={
-                "profile": (f"TensorFlow {tf.__version__}'s profiler", profiles.take),
-            },
-        )
+        return StepTracer(calls=tuple(calls.values()), ways={"profile": (source, profiles.take)})
 
     def record(self) -> tuple[RecordedCall, ...]:
         """Return the nodes of the step's optimized graph; if XLA compiles it, their groups."""
@@ -176,11 +186,6 @@ class TracedModel(StepModel):
 
     def _new_function(self) -> Any:
         """Return the step as a function that has not run: graphs are recorded in its first run."""
-        if self.spec.on_gpu:
-            raise UnsupportedError(
-                "tensorflow: on a GPU nodes return before their kernels run; nearest: --framework "
-                "torch"
-            )
         return Tracer(self.device, "graph")(self.body)
 
 

@@ -4,18 +4,20 @@ import re
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from pydlbench.backends.frameworks import hlo
+from pydlbench.backends.steps.device import DeviceProfile, Span, device_times
 from pydlbench.backends.steps.trace import StepTrace
 from pydlbench.backends.tensorflow.layers.layer_pass import FunctionOperator
 from pydlbench.backends.tensorflow.settings import tf
 from pydlbench.backends.tensorflow.steps.graph import run_graphs
 from pydlbench.errors import PrimitiveError
 from pydlbench.timing.statistics import median
+from pydlbench.units import some_names
 
 # -----------------------------------------------------------------------------
 # Times of kernels. The profiler records start and end of each node of a graph, and of XLA's
@@ -42,11 +44,14 @@ _HOST = "/host:CPU"
 
 @dataclass(frozen=True, slots=True)
 class TensorFlowEvent:
-    """An event of a trace: its name, start and duration in seconds."""
+    """An event of a trace: name, start and duration in seconds, where it is, and its facts."""
 
     name: str
     start_s: float
     seconds: float
+    plane: str = _HOST
+    line: str = ""
+    stats: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,44 +250,151 @@ class StepProfiles:
 
 def _recorded(call: Callable[[], Any], calls: int) -> tuple[list[TensorFlowEvent], list[float]]:
     """Return the events of some calls, and the seconds of each call by pydlbench's clock."""
+    whole = []
+
+    def timed() -> None:
+        for _ in range(calls):
+            start = time.perf_counter()
+            call()
+            whole.append(time.perf_counter() - start)
+
+    return [event for event in _events(_planes(timed)) if event.plane == _HOST], whole
+
+
+def _planes(run: Callable[[], Any], *, device: bool = False) -> list[Any]:
+    """Return the planes of a profile: one of the host, one of each device."""
+    from tensorflow.tsl.profiler.protobuf import xplane_pb2
+
     profiler = tf.profiler.experimental
     options = profiler.ProfilerOptions(
-        host_tracer_level=2, python_tracer_level=0, device_tracer_level=0
+        host_tracer_level=2, python_tracer_level=0, device_tracer_level=int(device)
     )
-    whole = []
     with tempfile.TemporaryDirectory(prefix="pydlbench-") as folder:
         profiler.start(folder, options)
         try:
-            for _ in range(calls):
-                start = time.perf_counter()
-                call()
-                whole.append(time.perf_counter() - start)
+            run()
         finally:
             profiler.stop()
-        return _events(Path(folder)), whole
+        planes: list[Any] = []
+        for path in Path(folder).glob("**/*.xplane.pb"):
+            space = xplane_pb2.XSpace()
+            space.ParseFromString(path.read_bytes())
+            planes += space.planes
+        return planes
 
 
-def _events(folder: Path) -> list[TensorFlowEvent]:
-    from tensorflow.tsl.profiler.protobuf import xplane_pb2
-
-    recorded = []
-    for path in folder.glob("**/*.xplane.pb"):
-        space = xplane_pb2.XSpace()
-        space.ParseFromString(path.read_bytes())
-        for plane in space.planes:
-            if plane.name != _HOST:
-                continue
-            names = {number: item.name for number, item in plane.event_metadata.items()}
-            recorded += [
-                TensorFlowEvent(
+def _events(planes: Iterable[Any]) -> Iterator[TensorFlowEvent]:
+    for plane in planes:
+        names = {number: item.name for number, item in plane.event_metadata.items()}
+        stats = {number: item.name for number, item in plane.stat_metadata.items()}
+        for line in plane.lines:
+            for event in line.events:
+                yield TensorFlowEvent(
                     names[event.metadata_id],
                     line.timestamp_ns / 1e9 + event.offset_ps / 1e12,
                     event.duration_ps / 1e12,
+                    plane.name,
+                    line.name,
+                    {stats[stat.metadata_id]: _value(stat, stats) for stat in event.stats},
                 )
-                for line in plane.lines
-                for event in line.events
-            ]
-    return recorded
+
+
+def _value(stat: Any, names: Mapping[int, str]) -> Any:
+    kind = stat.WhichOneof("value")
+    return names.get(stat.ref_value) if kind == "ref_value" else getattr(stat, kind)
+
+
+# -----------------------------------------------------------------------------
+# A step on a GPU: nodes return before their kernels run, of which the profile has the intervals.
+
+_GPU: Final = "/device:GPU:"
+# Lines of a GPU's plane that are no streams repeat its kernels, summed in other ways.
+_STREAM: Final = "Stream"
+#: Event around each profiled execution of a step.
+STEP_EVENT: Final = "pydlbench_step"
+
+
+def gpu_trace(planes: Iterable[Any], nodes: Mapping[str, str]) -> StepTrace:
+    """Return the second of two executions of a step on a GPU, from their profile.
+
+    Kernels name their node. A node without kernels takes no time of the device.
+
+    Args:
+        planes: planes of the profile, with a :data:`STEP_EVENT` around each execution.
+        nodes: operators of the step's graph by name.
+
+    Raises:
+        PrimitiveError: the profile has no kernels, not two steps, or kernels of other nodes.
+    """
+    places = {name: place for place, name in enumerate(nodes)}
+    spans = [Span(0, 0)] * len(nodes)
+    steps: list[Span] = []
+    launches: dict[int, Span] = {}
+    kernels: list[tuple[int, Span]] = []
+    owners: dict[int, int] = {}
+    others: set[str] = set()
+    for event in sorted(_events(planes), key=lambda event: event.start_s):
+        begin_ns = round(1e9 * event.start_s)
+        span = Span(begin_ns, begin_ns + round(1e9 * event.seconds))
+        number = int(event.stats.get("correlation_id", 0))  # 0: none
+        if event.plane.startswith(_GPU) and event.line.startswith(_STREAM):
+            kernels.append((number, span))
+            match = _NODE.fullmatch(str(event.stats.get("tf_op", "")))
+            if match and match[1] in places:
+                owners[number] = places[match[1]]
+            elif match and match[2] not in _PLUMBING and not match[2].startswith(_TRACE_PLUMBING):
+                others.add(match[1])
+        elif event.name == STEP_EVENT:
+            steps.append(span)
+        elif event.plane == _HOST and number:
+            launches[number] = span
+        elif len(steps) == 2 and (match := _NODE.fullmatch(event.name)) and match[1] in places:
+            spans[places[match[1]]] = span
+    if len(steps) != 2:
+        raise PrimitiveError(f"the profile has {len(steps)} of 2 executions of the step")
+    if others:
+        raise PrimitiveError(
+            "the profile is not of the recorded step: it has kernels of "
+            f"{some_names(sorted(others))}, which its graph does not have"
+        )
+    profile = DeviceProfile(step=steps[1], operators=(), launches=launches, kernels=kernels)
+    host_s = [1e-9 * (span.end_ns - span.begin_ns) for span in spans]
+    return device_times(profile, spans, host_s, owners)
+
+
+def gpu_profile(
+    call: Callable[[], Any], wait: Callable[[], Any], nodes: Mapping[str, str]
+) -> StepTrace:
+    """Run a step on a GPU twice under TensorFlow's profiler, and return the second execution.
+
+    Args:
+        call: runs the step once; it has run before.
+        wait: returns when the device has finished.
+        nodes: operators of the step's graph by name.
+    """
+
+    def twice() -> None:
+        for _ in range(2):
+            with tf.profiler.experimental.Trace(STEP_EVENT):
+                call()
+        wait()
+
+    return gpu_trace(_planes(twice, device=True), nodes)
+
+
+# Executions without a trace, one behind the other as in a loop of steps.
+_PLAIN_STEPS: Final = 4
+
+
+def gpu_seconds(call: Callable[[], Any], wait: Callable[[], Any]) -> float:
+    """Return the seconds of a step on a GPU without a trace, in a loop of a few steps."""
+    call()
+    wait()
+    begin = time.perf_counter()
+    for _ in range(_PLAIN_STEPS):
+        call()
+    wait()
+    return (time.perf_counter() - begin) / _PLAIN_STEPS
 
 
 # -----------------------------------------------------------------------------
