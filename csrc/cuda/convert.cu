@@ -86,37 +86,37 @@ __device__ inline float divided(float value, const Blocks& blocks, std::int64_t 
   return value * static_cast<float>(1 << scale_shift(row, block - row * blocks.per_row));
 }
 
+// Calls a function with the numbers below `count`, each in one thread of the grid.
+template <typename Body>
+__device__ void for_each(std::int64_t count, Body body) {
+  const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
+  auto i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  for (; i < count; i += step) body(i);
+}
+
 // Writes pairs of four bits; the elements lie without gaps in the target.
 __global__ void pack_kernel(const float* from, std::uint8_t* to, Walk walk, Blocks blocks,
                             std::int64_t elements) {
   const auto code = [&](std::int64_t i) {
     return float4_code(divided(from[places_of(walk, i).source], blocks, i));
   };
-  const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
-  for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-       2 * i < elements; i += step) {
+  for_each((elements + 1) / 2, [&](std::int64_t i) {
     int byte = code(2 * i);
     if (2 * i + 1 < elements) byte |= code(2 * i + 1) << 4;
     to[i] = static_cast<std::uint8_t>(byte);
-  }
+  });
 }
 
 __global__ void convert_kernel(const void* from, DataType from_type, void* to, DataType to_type,
                                Walk walk, Blocks blocks, std::int64_t elements) {
-  const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
-  for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-       i < elements; i += step) {
+  for_each(elements, [&](std::int64_t i) {
     const auto at = places_of(walk, i);
     store(to, to_type, at.target, divided(load(from, from_type, at.source), blocks, at.target));
-  }
+  });
 }
 
 __global__ void zero_kernel(unsigned char* bytes, std::int64_t count) {
-  const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
-  for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count;
-       i += step) {
-    bytes[i] = 0;
-  }
+  for_each(count, [&](std::int64_t i) { bytes[i] = 0; });
 }
 
 inline dim3 convert_grid(std::int64_t elements, std::int64_t max_blocks) {
@@ -162,9 +162,7 @@ inline std::int64_t tiles(std::int64_t size, std::int64_t of) { return (size + o
 // Bytes beyond the matrix are one, too.
 __global__ void scales_kernel(std::uint8_t* to, Blocks blocks, int one, int octave,
                               std::int64_t across, std::int64_t down, std::int64_t bytes) {
-  const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
-  for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < bytes;
-       i += step) {
+  for_each(bytes, [&](std::int64_t i) {
     const auto tile = i / kTileBytes, rest = i - tile * kTileBytes;
     const auto matrix = tile / (across * down);
     const auto row = tile / across % down * kTileRows + rest / 16 + rest / 4 % 4 * 32;
@@ -172,7 +170,7 @@ __global__ void scales_kernel(std::uint8_t* to, Blocks blocks, int one, int octa
     const bool inside = row < blocks.rows && block < blocks.per_row;
     const int shift = inside ? scale_shift(matrix * blocks.rows + row, block) : 0;
     to[i] = static_cast<std::uint8_t>(one - octave * shift);
-  }
+  });
 }
 
 std::size_t scale_bytes(const TensorSpec& spec) {

@@ -381,7 +381,8 @@ _TITLES = {
 
 _LEGEND: Final = (
     "TFLOP/s as published: dense, float32 accumulation (FP16 on CUDA cores: float16), tc: tensor "
-    "cores; *: not published, SMs x FLOP per clock x clock; -: the card lacks it."
+    "cores; *: not published, SMs x FLOP per clock x clock; -: the card lacks it; "
+    "?: a figure is in no document of the manufacturer's."
 )
 
 
@@ -462,7 +463,7 @@ def cards_report(cards: Sequence[PricedCard]) -> list[Block]:
         "images/s: as given with --throughput; images/s/USD: that over the price.": imaged,
     }
     columns: list[Column[PricedCard]] = [
-        Column("card", lambda row: row.card.name, right=False),
+        Column("card", lambda row: row.card.name + "?" * row.card.unconfirmed, right=False),
         Column("year", lambda row: str(row.card.year)),
         Column("cc", lambda row: row.card.capability),
         Column("SMs", lambda row: str(row.card.multiprocessors)),

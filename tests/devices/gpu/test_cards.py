@@ -1,6 +1,7 @@
 """The table of known cards: figures, names, slices."""
 
 import itertools
+import re
 from collections import Counter
 
 import pytest
@@ -56,6 +57,15 @@ def test_figures_are_of_known_precisions_and_names_are_distinct():
     for card in CARDS:
         assert set(card.tflops) | set(card.tflops_float16) <= set(GPU_LAYER_PRECISIONS)
     assert max(Counter(card.name.casefold() for card in CARDS).values()) == 1
+
+
+_DOCUMENT = re.compile(r"data ?sheet|whitepaper|specifications?\b|documentation")
+
+
+def test_figures_are_of_a_document_or_unconfirmed():
+    assert {card.name for card in CARDS if card.unconfirmed} == {"H800 SXM", "H20", "GB10"}
+    for card in CARDS:
+        assert card.unconfirmed or _DOCUMENT.search(card.source), card.name
 
 
 def test_the_memory_decides_between_cards_of_one_name(gpu):

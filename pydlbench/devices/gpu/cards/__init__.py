@@ -69,6 +69,11 @@ class KnownCard:
     source: str
     note: str = ""
 
+    @property
+    def unconfirmed(self) -> bool:
+        """Whether no document of the manufacturer's has a figure of the card."""
+        return "unconfirmed" in self.note
+
     def to_dict(self) -> dict[str, Any]:
         """Return the card for JSON: clocks in Hz, everything else as published."""
         return dataclasses.asdict(self)
