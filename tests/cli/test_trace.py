@@ -96,7 +96,7 @@ def test_the_conclusion_comes_first_and_the_parts_of_the_model_are_named(capsys,
     assert "Net" in text
 
 
-@pytest.mark.parametrize("on", ["MI300x", "rtx-50", "NVIDIA H200"])
+@pytest.mark.parametrize("on", ["MI300x", "rtx-40", "NVIDIA H200"])
 def test_a_card_has_several_names(on):
     assert trace.find_card(on) is not None
 
@@ -107,6 +107,7 @@ def test_a_card_has_several_names(on):
         (["--on", "h100-smx"], "nearest: H100 SXM"),
         (["missing.json"], "missing.json: No such file"),
         (["--on", "h100"], "nearest: H100 PCIe, H100 SXM"),
+        (["--on", "rtx-50"], "nearest: RTX 5090, RTX 5080"),
         (["--capture", str(DATA / "eager.json.gz")], "no capture of a graph"),
     ],
 )
