@@ -200,6 +200,9 @@ def main() -> None:
     parser.add_argument("--end", choices=ENDS, help="one end only")
     parser.add_argument("--count", type=int, default=2, help="ends of each kind and command")
     parser.add_argument("--resume", action="store_true", help="resume interrupted runs")
+    parser.add_argument(
+        "--within", type=float, metavar="S", help="ends within S seconds (default: a whole run)"
+    )
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     random.seed(options.seed)
@@ -207,14 +210,17 @@ def main() -> None:
     for name, words in COMMANDS.items():
         if options.only not in name:
             continue
-        with tempfile.TemporaryDirectory() as place:
-            whole = run(words, Path(place))
-        print(f"{name}: whole in {whole.seconds:.1f} s, exit code {whole.code}", flush=True)
+        latest_s = options.within
+        if latest_s is None:
+            with tempfile.TemporaryDirectory() as place:
+                whole = run(words, Path(place))
+            latest_s = whole.seconds
+            print(f"{name}: whole in {latest_s:.1f} s, exit code {whole.code}", flush=True)
         for end in [options.end] if options.end else ENDS:
             if end == "minutes" and words.startswith("compare --"):
                 continue
             for _ in range(options.count):
-                after_s = random.uniform(_IMPORTS_S, whole.seconds)
+                after_s = random.uniform(_IMPORTS_S, latest_s)
                 with tempfile.TemporaryDirectory() as place:
                     folder = Path(place)
                     ended = run(words, folder, end, after_s)
@@ -222,7 +228,7 @@ def main() -> None:
                     if options.resume and ended.code in (130, 143):
                         wrong += resumed(words, ended, folder)
                 keys = sorted(set(ended.document or ()) - {"run", "schema_version", "kind"})
-                print(f"  {end} after {after_s:.1f} s: {ended.code}; {len(keys)} fields")
+                print(f"{name}: {end} after {after_s:.1f} s: {ended.code}; {len(keys)} fields")
                 for line in wrong:
                     print(f"    {line}", *ended.err.strip().splitlines()[-2:], sep="\n      ")
                 sys.stdout.flush()

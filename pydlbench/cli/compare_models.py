@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from pydlbench.models.user_model import defines, is_onnx, is_user_model
 from pydlbench.records.agreement import ModelChange
 from pydlbench.records.measurement import Measurement
 from pydlbench.records.run import RunRecord
-from pydlbench.records.step import SWAPPED_MODULE, StepRecord, StepSpec
+from pydlbench.records.step import SWAPPED_MODULE, StepRecord, StepSpec, step_words
 from pydlbench.report.blocks import Block, Lines
 from pydlbench.report.change import change_report
 from pydlbench.report.compare import comparison_report
@@ -64,7 +65,7 @@ def run_measured(
         if comparison is None:
             lines = ["nothing is compared: a time is missing", *_reasons(results.outcomes)]
             return [Lines(lines, alarm=True)]
-        return _blocks(comparison, everything=args.all)
+        return _blocks(comparison, _records(results.outcomes)[1], everything=args.all)
 
     def document(results: Results) -> dict[str, Any]:
         comparison = comparison_of(results, args.same)
@@ -291,9 +292,15 @@ def _comparison(
     return compare_models(timed, changes[-1], run, margin)
 
 
-def _blocks(comparison: Comparison, *, everything: bool = False) -> list[Block]:
-    report = comparison_report if comparison.change is None else change_report
-    return report(comparison, everything=everything)
+def _blocks(
+    comparison: Comparison, steps: Sequence[StepRecord], *, everything: bool = False
+) -> list[Block]:
+    """Return the report on two kernels or steps; of steps with the command that explains B's."""
+    if comparison.change is None:
+        return comparison_report(comparison, everything=everything)
+    spec = steps[-1].spec
+    words = [] if spec.swaps else ["pydlbench", "breakdown", *step_words(spec)]
+    return change_report(comparison, following=shlex.join(words), everything=everything)
 
 
 def _reasons(outcomes: Sequence[Result]) -> list[str]:
@@ -323,4 +330,4 @@ def stored_report(loaded: Loaded) -> list[Block]:
     steps = [StepRecord.from_dict(entry.document) for entry in loaded.table("step")]
     changes = [ModelChange.from_dict(entry.document) for entry in loaded.table("change")]
     comparison = _comparison(kernels, steps, changes, loaded.record, _stored_margin(loaded.record))
-    return [] if comparison is None else _blocks(comparison)
+    return [] if comparison is None else _blocks(comparison, steps)

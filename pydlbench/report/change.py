@@ -28,11 +28,14 @@ MAX_NAMED: Final = 2
 MIN_SHARE: Final = 0.1
 
 
-def change_report(comparison: Comparison, *, everything: bool = False) -> list[Block]:
+def change_report(
+    comparison: Comparison, *, following: str = "", everything: bool = False
+) -> list[Block]:
     """Return the conclusion, the two steps, and the rows by which they differ.
 
     Args:
         comparison: of two steps, with its change.
+        following: the command to run next; "" for none.
         everything: show all rows.
     """
     change = comparison.change
@@ -53,7 +56,7 @@ def change_report(comparison: Comparison, *, everything: bool = False) -> list[B
     columns = columns_of(shown, "operator module direction a_s b_s difference_s why")
     notes = [f"calls are not compared: {change.untraced}"] if change.untraced else []
     return [
-        Headline(conclude(comparison, change)),
+        Headline([*conclude(comparison, change), *([f"next: {following}"] if following else ())]),
         *comparison_report(comparison)[1:],
         TableBlock.from_rows(columns, shown),
         *_waterfall(rows, total),

@@ -17,7 +17,7 @@ from pydlbench.report.figures.bars import Bar, bars
 from pydlbench.steps.traced import limit_of_module
 from pydlbench.timing.statistics import sum_known
 from pydlbench.traces.kernel_names import category_of
-from pydlbench.units import format_seconds, percent, some_names
+from pydlbench.units import format_seconds, percent, quantity, some_names
 
 #: A part of a tree: :class:`ModulePart` or :class:`~pydlbench.records.ledger.LedgerModule`.
 Part = TypeVar("Part", bound=Any)
@@ -237,9 +237,10 @@ def context_blocks(record: StepRecord, who: str, *, alone: bool = False) -> list
     if len(parts) > len(table):
         hidden = [module for module in modules if module.share < MIN_PART_SHARE]
         share = percent(sum(module.share for module in hidden))
+        more = quantity(len(parts) - len(table), "more part")
         lines.append(
-            f"{len(parts) - len(table)} more parts (the page has the whole tree); modules below "
-            f"{percent(MIN_PART_SHARE)} each: {share} of the step"
+            f"{more} (the page has the whole tree); modules below {percent(MIN_PART_SHARE)} each: "
+            f"{share} of the step"
         )
     lines.append(_between(record, trace))
     lines += trace.notes

@@ -108,6 +108,7 @@ def test_rows_add_up_to_the_difference_and_name_the_new_layer(run_record):
     assert (first.module, first.why) == ("extra", "only in B")
     assert "added: 20.0 ms, of which aten.addmm 20.0 ms" in conclude(found, found.change)[0]
     assert "extra" in as_text(change_report(found))
+    assert "\nnext: a command\n" in as_text(change_report(found, following="a command"))
     document = CompareDocument.from_dict(found.to_dict())
     assert document.change.rows == found.change.rows
     assert document.rows[0].ratio == found.rows[0].estimate.ratio
