@@ -221,6 +221,7 @@ class ModelsTask(ModelTask, StepsTask):
         from pydlbench.steps.agreement import agree_steps, agree_timed, copied_bytes
         from pydlbench.steps.run import runs_in_turn
         from pydlbench.steps.traced import peak_of
+        from pydlbench.steps.unchanged import changed, fingerprint, sources
 
         specs = [row.spec for row in self.rows]
         alone = None
@@ -230,7 +231,9 @@ class ModelsTask(ModelTask, StepsTask):
             control = tuple(text.partition("=")[0] for text in swaps)
             specs.append(msgspec.structs.replace(specs[1], swaps=control))
         view.advance(0, len(specs), "results")
+        files = fingerprint(sources(specs))
         results = agree_steps(specs[:2], session, root)
+        files |= fingerprint((root / "A").rglob("*"))
         how = StepPreparation(checks=False)
         # Other random numbers give other results.
         if results.agreement is not None and not (results.draws and results.differs):
@@ -239,11 +242,11 @@ class ModelsTask(ModelTask, StepsTask):
             if None not in (specs[0].own, specs[1].own):
                 how = msgspec.structs.replace(how, timed=str(root / "timed"))
 
-        def changed(change: ModelChange) -> Result:
+        def compared(change: ModelChange) -> Result:
             key = f"{row_key(self, self.rows[0])}/change"
             return Result("change", change.to_dict(), key=key, detail=change)
 
-        yield changed(ModelChange(results=results, untraced="the run ended before"))
+        yield compared(ModelChange(results=results, untraced="the run ended before"))
         records: dict[int, StepRecord] = {}
         change = ModelChange(results=results)
         for index, record in runs_in_turn(
@@ -260,7 +263,7 @@ class ModelsTask(ModelTask, StepsTask):
                 if alone is not None and all(each.rounds_s for each in records.values()):
                     saving = saving_of(alone, *(records[number] for number in range(3)))
                     change = msgspec.structs.replace(change, swap=saving)
-                yield changed(change)
+                yield compared(change)
             if index < len(self.rows):
                 document = record.to_dict()
                 row = self.rows[index]
@@ -269,8 +272,9 @@ class ModelsTask(ModelTask, StepsTask):
         time = records[0].time
         results = agree_timed(specs[0], session, root, results, time.median if time else 1.0)
         refused = impossible_steps(records[0], records[1], peak_of(specs[0], session))
-        results = msgspec.structs.replace(results, refused=(*refused, *results.refused))
-        yield changed(msgspec.structs.replace(change, results=results))
+        every = (*changed(files), *refused, *results.refused)
+        results = msgspec.structs.replace(results, refused=every)
+        yield compared(msgspec.structs.replace(change, results=results))
         for index, row in enumerate(self.rows):
             yield Result("step", records[index].to_dict(), row, detail=records[index])
 

@@ -6,6 +6,7 @@ which the user's code cannot reach, draws the inputs of each sample, decides onl
 results it compares, and holds the references and a clock of its own.
 """
 
+import contextlib
 import dataclasses
 import os
 import time
@@ -29,6 +30,7 @@ from pydlbench.verification.inputs import make_inputs
 from pydlbench.verification.shared import SharedOperands
 from pydlbench.verification.verify import TENSOR_ACCUMULATOR
 from pydlbench.workers.host import RemoteKernel, Worker
+from pydlbench.workers.stopping import descendants_of
 
 _Bytes = Mapping[str, NDArray[np.uint8]]
 
@@ -188,14 +190,10 @@ class AuditedKernel(RemoteKernel[KernelFacts]):
     def _other_cpus(self) -> set[int]:
         """Return CPUs that the process, or one that it has started, has allowed itself."""
         used: set[int] = set()
-        processes = [str(self.worker.pid)]
-        for process in processes:
+        for process in (self.worker.pid or 0, *descendants_of(self.worker.pid or 0)):
             for task in Path(f"/proc/{process}/task").glob("*"):
-                try:
+                with contextlib.suppress(OSError):  # the thread has ended
                     used |= os.sched_getaffinity(int(task.name))
-                    processes += (task / "children").read_text().split()
-                except OSError:  # the thread has ended
-                    continue
         return used - self._cpus
 
     def _check_result(self, slot: int, given: _Bytes) -> None:

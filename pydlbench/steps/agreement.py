@@ -18,6 +18,7 @@ from pydlbench.records.agreement import DISTURBANCE, OUTPUT, TOLERANCE, Agreemen
 from pydlbench.records.step import StepFacts, StepPreparation, StepSpec
 from pydlbench.runner.session import Session
 from pydlbench.steps.run import prepare_step
+from pydlbench.steps.unchanged import changed, fingerprint
 from pydlbench.verification.inputs import significand_bits
 from pydlbench.verification.verify import tolerance
 from pydlbench.words import FRAMEWORKS
@@ -171,11 +172,13 @@ def agree_steps(steps: Sequence[StepSpec], session: Session, root: Path) -> Step
     # The weights of the catalogue follow from a seed; it takes none.
     giver = int(mixed and steps[1].own is None)
     facts[giver] = _exchanged(steps[giver], session, (a, b)[giver], values=mixed)
+    written = fingerprint((a, b)[giver].rglob("*"))
     facts[1 - giver] = _exchanged(steps[1 - giver], session, (a, b)[1 - giver], (a, b)[giver])
     values = [_shapes(folder / VALUES) for folder in (a, b)]
     weights = [_beginning(WEIGHTS, shapes) for shapes in values]
     shared = len(matching_tensors(weights[1], weights[0]))
     about: dict[str, Any] = {"shared": shared, "weights": tuple(map(len, weights))}
+    about["refused"] = changed(written)
     if mixed and (reason := _unmatched(*weights)):
         return StepAgreement(unchecked=reason, **about)
     inputs = [_beginning(INPUTS, shapes) for shapes in values]
@@ -236,7 +239,8 @@ def agree_timed(
                 f"{side} is not ranked: in a timed step {worst}; every step must compute its "
                 "results from its inputs and what its modules keep, before it returns"
             )
-    return msgspec.structs.replace(known, timed=len(folders), refused=tuple(refused.values()))
+    every = (*known.refused, *refused.values())
+    return msgspec.structs.replace(known, timed=len(folders), refused=every)
 
 
 def _wrong_result(folder: Path, first: Mapping[str, Path], allowed: float) -> str | None:

@@ -43,8 +43,8 @@ from pydlbench.workers.channel import (
     raise_error,
 )
 from pydlbench.workers.environment import KEEP_PAGES, inherited_environment, worker_environment
-from pydlbench.workers.stopping import guardian
-from pydlbench.workers.template import ForkedProcess, Template, template_for
+from pydlbench.workers.stopping import children_of, descendants_of, guardian
+from pydlbench.workers.template import ForkedProcess, Template, template_for, template_pids
 
 Facts = TypeVar("Facts")
 
@@ -159,6 +159,10 @@ class Worker:
         self._stderr_start = 0  # bytes of standard error that belong to earlier requests
         self._description: dict[str, Any] = {}
         self._stopped = False
+        #: Process groups that its code has started in sessions of their own.
+        self.groups: set[int] = set()
+        # Children of this process when the worker was started.
+        self._siblings: set[int] = set()
         self._pending: Operation | None = None
         # The process that the worker is a fork of.
         self._template: Template | None = None
@@ -169,6 +173,11 @@ class Worker:
     def pid(self) -> int | None:
         """Process id, or ``None`` while no process is running."""
         return self._process.pid or None if self._process else None
+
+    @property
+    def is_starting(self) -> bool:
+        """Whether there is a process whose id is not known yet."""
+        return self._process is not None and not self._process.pid
 
     def describe(self) -> dict[str, Any]:
         """Return the backend's description; starts the process if it is not running."""
@@ -322,13 +331,37 @@ class Worker:
         # A process that is starting or serving a request must not be stopped.
         if self._ready and self._pending is None:
             self._stopped = guardian.stop(self._process.pid)
+            self.groups = self._other_groups()
+            for group in self.groups:
+                guardian.stop(group)
         return self._stopped
 
     def resume(self) -> None:
         """Continue the process, if it was stopped."""
         if self._stopped and self._process is not None:
-            guardian.resume(self._process.pid)
+            for group in (self._process.pid, *self.groups):
+                guardian.resume(group)
         self._stopped = False
+
+    def _other_groups(self) -> set[int]:
+        """Return the process groups of descendants that are in sessions of their own.
+
+        A descendant whose parent has ended is a child of this process.
+        """
+        if not self.pid:
+            return set()
+        started = descendants_of(self.pid)
+        known = {os.getpgrp(), guardian.pid, *template_pids()}
+        workers = list(_workers)
+        if not any(other.is_starting for other in workers):  # a child may be that
+            started += {*children_of(os.getpid())} - self._siblings
+        for other in workers:
+            known |= {other.pid, *(other.groups if other is not self else ())}
+        groups = set()
+        for process in started:
+            with contextlib.suppress(ProcessLookupError):
+                groups.add(os.getpgid(process))
+        return groups - known
 
     def stderr(self) -> str:
         """Return the process's output to standard error since its last request."""
@@ -342,8 +375,9 @@ class Worker:
     def close(self, kill: bool = False) -> None:
         """End the process, by the end of its input, or at once with ``kill``.
 
-        Its children end with it, unless they have left its session.
+        Its children end with it.
         """
+        groups = self._other_groups()
         self.resume()
         self._pending = None
         process, self._process = self._process, None
@@ -362,11 +396,11 @@ class Worker:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-        # Children that the user's code has forked would go on, on cores that are timed. They are in
-        # the process's group, unless they have started a session.
-        if process.pid:
+        # Children that the user's code has forked would go on, on cores that are timed.
+        for group in {process.pid, *groups} - {0}:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+                os.killpg(group, signal.SIGKILL)
+        self.groups = set()
         if process.stdout is not None:
             process.stdout.close()
         # A killed process has not removed its folder.
@@ -399,6 +433,7 @@ class Worker:
         self._folder = tempfile.mkdtemp(prefix="pydlbench-worker-")
         folder = {FOLDER_VARIABLE: self._folder}
         environment = {**worker_environment(inherited, self.cpus), **self._environment}
+        self._siblings = {*children_of(os.getpid())}
         self._process = self._fork(setup, environment, folder) if from_template else None
         if self._process is None:
             self._process = subprocess.Popen(

@@ -14,6 +14,7 @@ import os
 import signal
 import subprocess
 import time
+from pathlib import Path
 from typing import Final
 
 # A child handles a signal within a scheduler's time slice, some milliseconds.
@@ -42,6 +43,11 @@ class Guardian:
     def __init__(self) -> None:
         self._shell: subprocess.Popen[bytes] | None = None
         self._owner = 0
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the shell; None if it is not running."""
+        return None if self._shell is None else self._shell.pid
 
     def stop(self, group: int) -> bool:
         """Stop a process group, and wait until it has stopped; return whether it has.
@@ -120,6 +126,23 @@ def _has_stopped(process: int) -> bool:
                 return False
             time.sleep(_POLL_S)
     return True
+
+
+def children_of(process: int) -> list[int]:
+    """Return the children of a process; empty if the system does not list them."""
+    children: list[int] = []
+    for listed in Path(f"/proc/{process}/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # the thread has ended
+            children += map(int, listed.read_text().split())
+    return children
+
+
+def descendants_of(process: int) -> list[int]:
+    """Return the processes that a process has started, and those that they have started."""
+    found = children_of(process)
+    for each in found:
+        found += children_of(each)
+    return found
 
 
 guardian: Final = Guardian()

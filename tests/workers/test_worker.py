@@ -6,6 +6,7 @@ import select
 import signal
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -364,3 +365,26 @@ def test_its_folder_goes_with_it_however_it_ends(worker, prepare):
     with pytest.raises(WorkerError, match="SIGKILL"):
         prepare()
     assert not folder.exists()
+
+
+@pytest.mark.parametrize("orphaned", [False, True])
+def test_a_process_in_a_session_of_its_own_is_stopped_and_ends_with_the_worker(worker, orphaned):
+    start = importlib.import_module("invented_spinner").start
+    spinner = worker.call(start, print, orphaned=orphaned)
+
+    def state():
+        stat = Path(f"/proc/{spinner}/stat")
+        return stat.read_text().rpartition(")")[2].split()[0] if stat.exists() else "Z"
+
+    def becomes(*wanted):
+        end = time.monotonic() + 20
+        while state() not in wanted and time.monotonic() < end:
+            time.sleep(0.002)
+        return state() in wanted
+
+    assert worker.stop()
+    assert becomes("T")
+    worker.resume()
+    assert becomes("S", "R")
+    worker.close()
+    assert becomes("Z")
