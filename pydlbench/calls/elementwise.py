@@ -30,6 +30,7 @@ _FLOPS: Final = {
     **dict.fromkeys(("leaky_relu_backward", "prelu_backward"), 2),
     **dict.fromkeys(("addcdiv", "addcmul", "lerp", "reciprocal_backward"), 3),
     "rsqrt_backward": 4,
+    "glu": 5,
 }
 #: FLOPs per element of losses, including their sum.
 _LOSS_FLOPS: Final = {
@@ -50,8 +51,10 @@ _ACTIVATION_PREFIXES: Final = ("threshold", "leaky_relu", "prelu")
 #: Elementwise ops of the table by the operators with the same operands.
 _OPS: Final = {
     **{name: name for name in ("abs", "neg", "square", "sqrt", "rsqrt", "exp", "log", "mul")},
-    "div": "div",
-    "lerp": "lerp",
+    **{name: name for name in ("div", "lerp", "glu", "erf", "log1p", "expm1", "sin", "cos")},
+    **{name: name for name in ("sign", "floor", "ceil", "rint")},
+    "sgn": "sign",
+    "round": "rint",
     "maximum": "max",
     "minimum": "min",
     "clamp_min": "max",

@@ -81,6 +81,7 @@ def _elementwise(
     positive: str = "",
     numbered: bool = False,
     masked: str = "",
+    no_gpu: str = "",
 ) -> Op:
     """Return an op.
 
@@ -92,6 +93,7 @@ def _elementwise(
         positive: Role whose elements must be above zero.
         numbered: Whether the op has a number.
         masked: ``reads`` if the last operand is a mask, ``writes`` if the result is one.
+        no_gpu: Why there is no native row on a GPU.
     """
     roles, result = _ROLES[:operands], MASK if masked == "writes" else "dst"
     reads = (*roles[:-1], MASK) if masked == "reads" else roles
@@ -135,7 +137,7 @@ def _elementwise(
         reference=lambda np, s, t: reference(
             np, *(getattr(t, role) for role in reads), *((s.number,) if numbered else ())
         ),
-        no_gpu=NO_CUDA_KERNEL if masked else "",
+        no_gpu=NO_CUDA_KERNEL if masked else no_gpu,
         positive=frozenset((positive,) if positive else ()),
         # Kernels loop over the last dimension: a longer one is faster.
         native=lambda s: {
@@ -145,6 +147,11 @@ def _elementwise(
             ).fields,
         },
     )
+
+
+def _function(name: str) -> Op:
+    """Return the op of NumPy's function of one tensor with this name."""
+    return _elementwise(name, 1, 1, lambda np, x: getattr(np, name)(x), no_gpu=NO_CUDA_KERNEL)
 
 
 def _comparison(name: str, holds: Callable[[Any, Any], Any]) -> Op:
@@ -166,6 +173,8 @@ _ELEMENTWISE: Final = (
     _elementwise("rsqrt", 1, 2, lambda np, x: 1 / np.sqrt(x), positive="src"),
     _elementwise("exp", 1, 1, lambda np, x: np.exp(x)),
     _elementwise("log", 1, 1, lambda np, x: np.log(x), positive="src"),
+    _elementwise("log1p", 1, 1, lambda np, x: np.log1p(x), positive="src", no_gpu=NO_CUDA_KERNEL),
+    *(_function(name) for name in ("expm1", "erf", "sin", "cos", "sign", "floor", "ceil", "rint")),
     _elementwise("power", 1, 1, lambda _, x, a: x**a, positive="src", numbered=True),
     _elementwise(
         "add",
@@ -178,6 +187,7 @@ _ELEMENTWISE: Final = (
     _elementwise("div", 2, 1, lambda _, x, y: x / y, positive="src2"),
     _elementwise("max", 2, 1, lambda np, x, y: np.maximum(x, y)),
     _elementwise("min", 2, 1, lambda np, x, y: np.minimum(x, y)),
+    _elementwise("glu", 2, 5, lambda np, x, y: x * np.sigmoid(y), no_gpu=NO_CUDA_KERNEL),
     _elementwise("leaky-relu", 2, 2, lambda np, x, y: np.where(x > 0, x, x * y)),
     # A square, a product, a sum.
     _elementwise("add-square", 2, 3, lambda _, x, y, a: x + a * y * y, numbered=True),
@@ -341,6 +351,14 @@ _REDUCTIONS: Final = (
     _extreme("min-indices", ("dst", "indices")),
     # Maximum, difference, exponential, sum.
     _reduction("logsumexp", 4, _log_sum_exp, no_gpu=NO_CUDA_KERNEL),
+    # Mean, difference, square, sum.
+    _reduction("var", 4, lambda _, x, axes: x.var(axes, keepdims=True), no_gpu=NO_CUDA_KERNEL),
+    _reduction(
+        "std",
+        4,
+        lambda np, x, axes: np.sqrt(x.var(axes, keepdims=True)),
+        no_gpu=NO_CUDA_KERNEL,
+    ),
     _reduction("norm", 2, lambda np, x, axes: np.sqrt(np.sum(x * x, axes, keepdims=True))),
 )
 

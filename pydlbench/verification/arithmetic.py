@@ -427,6 +427,36 @@ def log(x: Rounded) -> Rounded:
     return _unary(value, x, lambda _: reciprocal(detached), rounding)
 
 
+def log1p(x: Rounded) -> Rounded:
+    """Compute ``log(1 + x)``."""
+    detached = _detach(x)
+    return _unary(np.log1p(x.value), x, lambda _: reciprocal(detached + 1))
+
+
+def sin(x: Rounded) -> Rounded:
+    """Compute sines."""
+    detached = _detach(x)
+    return _unary(np.sin(x.value), x, lambda _: cos(detached))
+
+
+def cos(x: Rounded) -> Rounded:
+    """Compute cosines."""
+    detached = _detach(x)
+    return _unary(np.cos(x.value), x, lambda _: -sin(detached))
+
+
+def _steps(function: Callable[[F64], F64]) -> Callable[[Rounded], Rounded]:
+    """Return a function that is constant between its steps, and exact."""
+
+    def apply(x: Rounded) -> Rounded:
+        return _unary(function(x.value), x, lambda _: _rounded(0.0), 0.0, transcendental=False)
+
+    return apply
+
+
+sign, floor, ceil, rint = map(_steps, (np.sign, np.floor, np.ceil, np.rint))
+
+
 def sqrt(x: Rounded) -> Rounded:
     """Compute square roots."""
     return _unary(np.sqrt(x.value), x, lambda result: reciprocal(result * 2))

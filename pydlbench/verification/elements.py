@@ -445,6 +445,7 @@ def _namer(
     return name
 
 
+_TINY: Final = np.finfo(np.float64).tiny
 #: Error scale of exact values.
 _NO_ERROR: Final = np.zeros(())
 
@@ -486,6 +487,13 @@ def check_reduction(layer: Layer, run: KernelRun) -> dict[str, ElementComparison
         value, size = value / terms, size / terms
     elif layer.op == "norm":
         value, terms = size, terms + TRANSCENDENTAL
+    elif layer.op in ("var", "std"):
+        # Kernels may subtract the squared mean from the mean square.
+        size = squares / terms
+        value = np.maximum(size - np.square(value / terms), 0)
+        if layer.op == "std":
+            value = np.sqrt(value)
+            size, terms = value + size / np.maximum(value, _TINY), terms + TRANSCENDENTAL
     whole = (slice(None),) * value.ndim
     sums = Piece(role="dst", cut=whole, value=value, size=size, terms=terms)
     return compare(layer, run, [sums])

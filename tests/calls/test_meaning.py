@@ -884,6 +884,13 @@ SUMS = [
     (aten("argmax.default(T2x5x3)"), "reduction:argmax:30:1", 30),
     (aten("max.default(T2x5)"), "reduction:max:10:1", 10),
     (aten("logsumexp.default(T2x5x3, [1])"), "reduction:logsumexp:2x5x3:2x1x3", 120),
+    (aten("std.correction(T2x5x3, [1], correction=1)"), "reduction:std:2x5x3:2x1x3", 120),
+    (aten("var.correction(T2x5x3, [0, 2])"), "reduction:var:2x5x3:1x5x1", 120),
+    (aten("glu.default(T2x6, -1)"), "elementwise:glu:6:6", 30),
+    (aten("sgn.default(T2x3)"), "elementwise:sign:6", 6),
+    (aten("round.default(T2x3)"), "elementwise:rint:6", 6),
+    (aten("expm1_.default(T2x3)"), "elementwise:expm1-in-place:6", 6),
+    (node("Erf", [(2, 3)], [(2, 3)]), "elementwise:erf:6", 6),
     (
         aten("_log_softmax_backward_data.default(T2x3, T2x3, 1, torch.float32)"),
         "log-softmax:mb2ic1ih1iw3 backward-data",
@@ -1038,7 +1045,7 @@ LAYERLESS = [
         17856,
         "a resampling of 4 pixels of each side has no layer",
     ),
-    (aten("cos.default(T2x3)"), 6, "cos has no layer"),
+    (aten("log2.default(T2x3)"), 6, "log2 has no layer"),
     (aten("_to_copy.default(T2x3, dtype=torch.bfloat16)"), 0, "a conversion has no layer"),
     (
         aten("clone.default(float32[4, 6](12, 2), memory_format=torch.contiguous_format)"),

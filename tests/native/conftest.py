@@ -141,6 +141,10 @@ _OPERANDS = (
 _NUMBERS = {"add": (0.5, 1.0, -1.0)} | dict.fromkeys(
     ("power", "add-square", "addcmul", "addcdiv"), (0.5,)
 )
+# Ops with functions of PyTorch, and no native kernel.
+_OF_FRAMEWORKS = (
+    *("log1p", "expm1", "erf", "sin", "cos", "sign", "floor", "ceil", "rint", "glu", "var", "std"),
+)
 ELEMENTWISE = [
     build_layer(
         f"elementwise:{op}",
@@ -148,6 +152,7 @@ ELEMENTWISE = [
         **dict(zip(("src", "src2", "src3")[: entry.operand_count], shapes, strict=False)),
     )
     for op, entry in ops_of_kind("elementwise").items()
+    if op.removesuffix(IN_PLACE) not in _OF_FRAMEWORKS
     for shapes in _OPERANDS
     # What is overwritten has the result's shape.
     if not op.endswith(IN_PLACE) or shapes[0] == np.broadcast_shapes(*shapes)
@@ -157,6 +162,7 @@ TENSORS = (
     *(
         f"reduction:{op}:{shapes}"
         for op in ops_of_kind("reduction")
+        if op not in _OF_FRAMEWORKS
         for shapes in ("37:1", "5x700:5x1", "5x9x300:5x1x300", "20000:1")
     ),
     # Of dimensions that are not adjacent.

@@ -147,9 +147,10 @@ COUNTS = [
         (f"elementwise:{op}{end}:4x6{':4x1' * (operands - 1)}", "forward", flops * 24, None, size)
         for operands, size, each in (
             (1, 96, {"abs": 1, "neg": 1, "square": 1, "sqrt": 1, "rsqrt": 2, "exp": 1, "log": 1}),
-            (1, 96, {"power": 1}),
+            (1, 96, {"power": 1, "log1p": 1, "expm1": 1, "erf": 1, "sin": 1, "cos": 1, "sign": 1}),
+            (1, 96, {"floor": 1, "ceil": 1, "rint": 1}),
             (2, 104, {"add": 1, "mul": 1, "div": 1, "max": 1, "min": 1}),
-            (2, 104, {"leaky-relu": 2, "add-square": 3}),
+            (2, 104, {"leaky-relu": 2, "add-square": 3, "glu": 5}),
             (3, 112, {"lerp": 3, "addcmul": 3, "addcdiv": 3, "clamp": 2, "leaky-relu-gradient": 2}),
         )
         for op, flops in each.items()
@@ -161,7 +162,7 @@ COUNTS = [
     ("elementwise:add:9:9by2", "forward", 18, None, 54),
     *((f"reduction:{op}:6x2:1x2", "forward", 12, None, 28) for op in ("sum", "mean", "max", "min")),
     ("reduction:norm:6x2:1x2", "forward", 24, None, 28),
-    ("reduction:logsumexp:6x2:1x2", "forward", 48, None, 28),
+    *((f"reduction:{op}:6x2:1x2", "forward", 48, None, 28) for op in ("logsumexp", "var", "std")),
     # Indices have four bytes.
     *((f"reduction:arg{op}:6x2:1x2", "forward", 12, None, 32) for op in ("max", "min")),
     *((f"reduction:{op}-indices:6x2:1x2", "forward", 12, None, 36) for op in ("max", "min")),

@@ -37,9 +37,10 @@ PROBLEMS = (
     *(
         f"elementwise:{op}{end}:4x6{':4x1' * (operands - 1)}{by}"
         for operands, by, ops in (
-            (1, "", ("abs", "neg", "square", "sqrt", "rsqrt", "exp", "log")),
+            (1, "", ("abs", "neg", "square", "sqrt", "rsqrt", "exp", "log", "log1p", "expm1")),
+            (1, "", ("erf", "sin", "cos", "sign", "floor", "ceil", "rint")),
             (1, "by0.5", ("power",)),
-            (2, "", ("mul", "div", "max", "min", "leaky-relu")),
+            (2, "", ("mul", "div", "max", "min", "leaky-relu", "glu")),
             (2, "by-0.5", ("add", "add-square")),
             (3, "", ("lerp", "sum3", "clamp", "leaky-relu-gradient", "select")),
             (3, "by2", ("addcmul", "addcdiv")),

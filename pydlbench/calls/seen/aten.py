@@ -902,6 +902,15 @@ def _activation(call: AtenCall) -> Meaning:
     )
 
 
+def _gated(call: AtenCall) -> Meaning:
+    """Arguments: source, whose second half along a dimension gates the first."""
+    source, axis = call[0], call.get(1, "dim", -1)
+    sizes = list(source.shape)
+    sizes[axis] //= 2
+    halves = [replace(source.with_shape(*sizes), number=number) for number in range(2)]
+    return elementwise.arithmetic("glu", *halves)
+
+
 def _adam(call: AtenCall) -> Meaning:
     """Arguments: weights, gradients, both averages, perhaps maxima, numbers of steps.
 
@@ -935,6 +944,8 @@ _ELEMENTWISE_RULES: Final[Mapping[str, Callable[[AtenCall], Meaning]]] = {
         ("addcmul", "addcdiv"),
         lambda c: _elementwise(c, *c.arguments[:3], factor=c.number(3, "value", 1)),
     ),
+    "glu": _gated,
+    "round": lambda c: _elementwise(c, c[0]),
     "leaky_relu": lambda c: _elementwise(c, c[0], c.get(1, "negative_slope", 0.01)),
     "_prelu_kernel": lambda c: _elementwise(c, name="prelu"),
     "_prelu_kernel_backward": lambda c: _elementwise(c, name="prelu_backward"),

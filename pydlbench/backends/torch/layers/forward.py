@@ -353,6 +353,8 @@ _ELEMENTWISE: Final[Mapping[str, Function]] = {
     "max": lambda x, y, _, **out: torch.maximum(x, y, **out),
     "min": lambda x, y, _, **out: torch.minimum(x, y, **out),
     "leaky-relu": lambda x, y, _, **out: torch.where(x > 0, x, x * y, **out),
+    "rint": lambda x, _, **out: torch.round(x, **out),
+    "glu": lambda x, y, _, **out: torch.mul(x, y.sigmoid(), **out),
     "sum3": lambda x, y, z, _, **out: torch.add(x + y, z, **out),
     "add-square": lambda x, y, a, **out: torch.addcmul(x, y, y, value=a, **out),
     "addcmul": lambda x, y, z, a, **out: torch.addcmul(x, y, z, value=a, **out),
@@ -376,6 +378,9 @@ def _reduction(layer: Any, _options: TorchForwardOptions) -> Function:
     axes = [axis for axis, (before, after) in enumerate(sizes) if before != after]
     if layer.op == "norm":
         return lambda x: torch.linalg.vector_norm(x, 2, axes, True)
+    if layer.op in ("var", "std"):
+        deviation = getattr(torch, layer.op)
+        return lambda x: deviation(x, axes, correction=0, keepdim=True)
     name = {"max": "amax", "min": "amin"}.get(layer.op, layer.op.removesuffix("-indices"))
     if name == "prod" and len(axes) > 1:
         raise UnsupportedError("torch multiplies along one dimension; nearest: 8x64:8x1")
