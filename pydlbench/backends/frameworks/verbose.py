@@ -95,7 +95,7 @@ def creation_s(text: str) -> float:
 
 def _onednn(line: str) -> Execution | None:
     fields = line.strip().split(",")
-    if not fields[0].endswith("_verbose") or "exec" not in fields[:5] or is_too_old(line):
+    if not MARK.fullmatch(f"{fields[0]},") or "exec" not in fields[:5] or is_too_old(line):
         return None
     if "graph" in fields[:4]:  # a partition; its primitives have lines of their own
         return None
