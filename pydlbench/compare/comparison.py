@@ -106,7 +106,6 @@ class Comparison:
         notes: notes for the reader.
         installations: whether the sides are two installations, which may have other libraries.
         confidence: level of the interval of a single ratio.
-        alternated: whether both sides were sampled alternately, while both were prepared.
         change: of two steps, whether they compute the same, and by which calls they differ.
         refused: kernels that are not ranked, each with the reason: they compute something else,
             or cheat.
@@ -125,7 +124,6 @@ class Comparison:
     notes: tuple[str, ...] = ()
     installations: bool = False
     confidence: float = CONFIDENCE
-    alternated: bool = False
     change: ModelChange | None = None
     refused: tuple[str, ...] = ()
 

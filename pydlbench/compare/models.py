@@ -13,7 +13,6 @@ from pydlbench.records.agreement import ModelChange, StepAgreement
 from pydlbench.records.run import RunRecord
 from pydlbench.records.step import StepRecord
 from pydlbench.runner.claimed_times import FEWER_FLOPS, beyond_roof
-from pydlbench.steps.run import by_repetition
 from pydlbench.steps.traced import limit_of_module
 
 #: Ratios within 1 +- this count as the same. Steps in turn, in as many processes, differ by less
@@ -73,7 +72,7 @@ def impossible_steps(a: StepRecord, b: StepRecord, flops_per_s: float | None) ->
 def compare_models(
     records: Sequence[StepRecord], change: ModelChange, run: RunRecord, margin: float | None = None
 ) -> Comparison:
-    """Compare two steps that were sampled alternately, in rounds of the same numbers.
+    """Compare two steps that were sampled alternately, by the medians of their repetitions.
 
     Args:
         records: A and B, both with a time.
@@ -86,8 +85,7 @@ def compare_models(
         side_of_documents(record.spec.label, run, steps=[record.to_dict()]) for record in records
     ]
     a, b = first.rounds_s, second.rounds_s
-    # The rounds of a repetition share its processes: together they are one value.
-    logs = by_repetition({n: math.log(b[n] / a[n]) for n in sorted(a.keys() & b.keys())})
+    logs = {number: math.log(b[number] / a[number]) for number in sorted(a.keys() & b.keys())}
     seconds = [[record.time.median] for record in records if record.time is not None]
     pair = RerunPair(
         logs={} if change.results.refused else logs,
@@ -114,7 +112,6 @@ def compare_models(
     return dataclasses.replace(
         compared,
         passes=len(logs),
-        alternated=len(a) > len(by_repetition(a)),
         change=change,
         refused=change.results.refused,
     )

@@ -19,7 +19,6 @@ from pydlbench.records.ledger import LedgerDifference
 from pydlbench.records.step import StepRecord, StepSpec
 from pydlbench.records.trace import CallInContext, OperatorsFacts, RecordedCall
 from pydlbench.runner.session import Session
-from pydlbench.steps.run import by_repetition
 from pydlbench.study.loop import Study, Subject, random_order
 from pydlbench.timing.chunk import Chunk, ChunkRequest
 from pydlbench.timing.policy import Policy
@@ -129,7 +128,7 @@ def saving_of(
         control: the step with the original called through the same Python hook.
     """
     foretold_s = _less(*alone.seconds)
-    step_s = by_repetition(_less(control.rounds_s, swapped.rounds_s))
+    step_s = _less(control.rounds_s, swapped.rounds_s)
     rows = _fresh_memory(alone, swapped, control)
     of_context = 0.0
     rest = "the step less the rows above"
@@ -163,7 +162,7 @@ def saving_of(
         dispatch=_term(
             "dispatch of the swap, left out",
             "the original through the same Python hook, less the step as it is",
-            by_repetition(_less(control.rounds_s, a.rounds_s)),
+            _less(control.rounds_s, a.rounds_s),
         ),
     )
 

@@ -398,7 +398,8 @@ class StepRecord(Record, frozen=True, kw_only=True, rename={"time": "time_s"}):
         reason: why it was skipped or failed.
         images_per_s: images over the median; for a user's model, samples of its batch.
         samples_s: all samples in order of time, disturbed ones included.
-        rounds_s: median by number of the round; steps that were interleaved share the numbers.
+        rounds_s: median by number of the round, or of the repetition for steps that are compared;
+            steps that were interleaved share the numbers.
         inner: steps per sample.
         faults: page faults per step.
         busy: share of the threads' time in which they had a CPU, spinning included.

@@ -68,9 +68,8 @@ def side_lines(comparison: Comparison) -> list[str]:
     """Return the lines on A and B."""
     lines = [f"{mark}  {_side(side)}" for mark, side in (("A", comparison.a), ("B", comparison.b))]
     if comparison.passes:
-        how = "alternately" if comparison.alternated else "in turn"
         lines.append(
-            f"both measured here, {how}, each prepared {quantity(comparison.passes, 'time')}: "
+            f"both measured here, in turn, each prepared {quantity(comparison.passes, 'time')}: "
             f"{comparison.b.machine or 'machine not recorded'}"
         )
     if comparison.matching.axis:

@@ -19,7 +19,6 @@ from pydlbench.errors import (
     UnsupportedError,
     UsageError,
 )
-from pydlbench.grouping import group_by
 from pydlbench.models.graph import Model
 from pydlbench.models.passes import memory
 from pydlbench.records.step import StepFacts, StepPreparation, StepRecord, StepSpec
@@ -40,9 +39,9 @@ from pydlbench.units import format_bytes
 from pydlbench.words import FRAMEWORK_MODES, FRAMEWORKS
 from pydlbench.workers.host import RemoteKernel, releasing, start_together
 
-#: Most rounds of a repetition in which steps are sampled alternately. Neighbours and clocks change
-#: within a second; the median over rounds excludes short disturbances.
-ALTERNATIONS: Final = 8
+# Most rounds of a repetition in which steps are sampled alternately. Neighbours and clocks change
+# within a second; the median of all samples excludes short disturbances.
+_ALTERNATIONS: Final = 5
 # The least, for slow steps: the median of three excludes a disturbed round.
 _LEAST_ALTERNATIONS: Final = 3
 # Maximum number of stored steps that are searched for an earlier run.
@@ -106,7 +105,7 @@ def runs_in_turn(
         copied: hold times against the host's clock; number of bytes that are copied around each
             sample, outside of its time. None to believe the times.
         alternately: hold the processes of all steps at once in each repetition, and sample them
-            alternately: repetition ``n`` has the rounds from ``n * ALTERNATIONS`` on. Steps on a
+            alternately; ``rounds_s`` of their records has the median of each repetition. Steps on a
             GPU, and steps that do not fit into memory together, take turns nevertheless.
         progress: called with the number of visits done, that of all visits, and what comes next.
 
@@ -196,7 +195,7 @@ class _Turns:
         # A framework starts on one core: the process of the next visit starts along with this one,
         # and is stopped during samples.
         self._alternately = alternately and not any(step.on_gpu for step in steps)
-        self._spacing = ALTERNATIONS if alternately else 1
+        self._rounds = _ALTERNATIONS if alternately else 1
         ahead = min(len(steps) if self._alternately else 2, len(self._pending)) - 1
         self._sessions = [session, *(session.sibling() for _ in range(ahead))]
         self._started = 0
@@ -239,7 +238,7 @@ class _Turns:
                 for index in sampled:
                     self._announce(progress, index, "traced step")
                     step, kernel = self._steps[index], kernels[index]
-                    most = ALTERNATIONS if self._alternately else MAX_ROUNDS
+                    most = _ALTERNATIONS if self._alternately else MAX_ROUNDS
                     self._traces[index] = trace_step(step, kernel, self._session, most)
         if self._alternately:
             self._started = 0
@@ -311,7 +310,7 @@ class _Turns:
         else:
             rounds = ROUNDS if self._visits == 1 else 1
         # Rounds of the same number pair up; in a single visit steps do not take turns.
-        first = self._spacing * number if self._visits > 1 else min(kernels, default=0) * rounds
+        first = self._rounds * number if self._visits > 1 else min(kernels, default=0) * rounds
         policy = Policy(budget_s=budget_s, visits=max(rounds, self._visits))
         subjects = []
         for index, kernel in kernels.items():
@@ -319,7 +318,7 @@ class _Turns:
             copied = None if step.on_gpu else self._copied
             own = step_policy(step, kernel.facts, policy)
             if self._alternately:
-                chunk_s = budget_s / self._visits / ALTERNATIONS
+                chunk_s = budget_s / self._visits / _ALTERNATIONS
                 own = replace(own, chunk_s=chunk_s, least_samples=1)
             sample = kernel.sample
             if copied is not None:
@@ -386,6 +385,8 @@ class _Turns:
             return self._refused[index]
         series, step = self._study.table.series(index), self._steps[index]
         record = record_of(step, self._session, self._facts[index], series)
+        if self._rounds > 1:
+            record = msgspec.structs.replace(record, rounds_s=series.by_preparation())
         if why := self._ended.get(index):
             words = f"a repetition failed, the row has {series.preparations}: {why}"
             record = msgspec.structs.replace(record, warnings=(*record.warnings, words))
@@ -404,17 +405,7 @@ def _alternations(sizes: Sequence[Size | None], budget_s: float) -> int:
     known = [size.execution_s for size in sizes if size is not None]
     if len(known) < len(sizes) or not known:
         return _LEAST_ALTERNATIONS
-    return max(_LEAST_ALTERNATIONS, min(ALTERNATIONS, int(budget_s / max(known))))
-
-
-def by_repetition(rounds: Mapping[int, float]) -> dict[int, float]:
-    """Return the median of the rounds of each repetition of steps that were sampled alternately.
-
-    Args:
-        rounds: values by number of the round.
-    """
-    groups = group_by(rounds, lambda number: number // ALTERNATIONS)
-    return {number: median(rounds[each] for each in members) for number, members in groups.items()}
+    return max(_LEAST_ALTERNATIONS, min(_ALTERNATIONS, int(budget_s / max(known))))
 
 
 def record_of(step: StepSpec, session: Session, facts: StepFacts, samples: Series) -> StepRecord:

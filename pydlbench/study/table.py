@@ -248,6 +248,14 @@ class Series:
         preparations = group_by(self.visits, lambda visit: visit.preparation)
         return tuple(median(visit.median for visit in visits) for visits in preparations.values())
 
+    def by_preparation(self) -> dict[int, float]:
+        """Return the median of all samples of each preparation, in seconds, by its number."""
+        preparations = group_by(self.visits, lambda visit: visit.preparation)
+        return {
+            number: median(second for visit in visits for second in visit.seconds)
+            for number, visits in preparations.items()
+        }
+
 
 def _median_known(values: Iterator[float | None]) -> float | None:
     known = [value for value in values if value is not None]

@@ -18,7 +18,6 @@ from pydlbench.records.step import StepRecord, StepSpec
 from pydlbench.records.trace import CallInContext, RecordedCall
 from pydlbench.report.change import change_report, conclude
 from pydlbench.report.text import as_text
-from pydlbench.steps.run import ALTERNATIONS
 from pydlbench.timing.chunk import Chunk, ChunkRequest
 
 #: Seconds of the calls of A, by module.
@@ -46,10 +45,7 @@ def record(name, factor=1.0, scatter=0.002, calls=CALLS, **fields):
     own = (1, -1, 0.5, -0.5, 1, -1)
     whole = (sum(calls.values()) + BETWEEN_S) * factor
     rounds = {
-        # The rounds of a repetition are one value.
-        ALTERNATIONS * n + part: whole * d * (1 + scatter * o)
-        for n, (d, o) in enumerate(zip(drift, own, strict=True))
-        for part in range(3)
+        n: whole * d * (1 + scatter * o) for n, (d, o) in enumerate(zip(drift, own, strict=True))
     }
     time = TimeSummary(
         median=whole, ci_low=whole, ci_high=whole, q1=whole, q3=whole, min=whole, n=6, repetitions=6
@@ -248,7 +244,7 @@ def test_the_saving_of_a_swap_adds_up_and_is_held_against_what_was_foretold(
     swapped = {n: 0.019 - alone - x for n, x in rounds.items()}
 
     def taken(seconds, call_s, noise):
-        spread = {ALTERNATIONS * n: seconds + noise * x for n, x in rounds.items()}
+        spread = {n: seconds + noise * x for n, x in rounds.items()}
         one = record("x", calls={"fc1": call_s})
         return one.__class__.from_dict({**one.to_dict(), "rounds_s": spread})
 
@@ -287,7 +283,7 @@ def test_causes_of_a_swap_are_those_that_experiments_show():
         traced = tuple(
             msgspec.structs.replace(call, operator=f"aten.{call.module}") for call in one.calls
         )
-        whole = {ALTERNATIONS * n: relu_s + others_s + between_s for n in rounds}
+        whole = dict.fromkeys(rounds, relu_s + others_s + between_s)
         return msgspec.structs.replace(one, calls=traced, rounds_s=whole)
 
     control = step(0.014, 0.050, 0.004, 1500)

@@ -184,17 +184,14 @@ def test_all_steps_of_a_repetition_are_prepared_before_one_is_sampled(count):
 
 
 @pytest.mark.usefixtures("prepared", "free")
-def test_rounds_of_a_repetition_have_adjacent_numbers():
-    first, second = (record.rounds_s for record in alternated(2, 3, []))
-    assert first.keys() == second.keys()
-    repetitions = [number // run.ALTERNATIONS for number in first]
-    # The size of a step is not known in the first repetition.
-    least = 3
-    assert repetitions.count(0) == least
-    assert least <= repetitions.count(1) == repetitions.count(2) <= run.ALTERNATIONS
-    values = {number: float(number) for number in first}
-    assert list(run.by_repetition(values)) == [0, 1, 2]
-    assert run.by_repetition({0: 1.0, 1: 5.0, 2: 2.0, 8: 4.0}) == {0: 2.0, 1: 4.0}
+def test_a_repetition_has_the_median_of_its_samples():
+    for record in alternated(2, 3, []):
+        assert list(record.rounds_s) == [0, 1, 2]
+        assert record.time.repetitions == 3
+        # The size of a step is not known in the first repetition.
+        assert len(record.samples_s) >= 3 * 3
+        samples = sorted(record.samples_s)
+        assert all(samples[0] <= value <= samples[-1] for value in record.rounds_s.values())
 
 
 @pytest.mark.usefixtures("prepared")
@@ -208,13 +205,13 @@ def test_steps_that_do_not_fit_together_take_turns(free):
     for first, second in pairwise(prepared):  # the process of the one before has ended
         assert "renewed" in kinds[first:second]
     assert [len(record.rounds_s) for record in records] == [2, 2]
-    assert set(records[0].rounds_s) == {0, run.ALTERNATIONS}
+    assert set(records[0].rounds_s) == {0, 1}
 
 
 @pytest.mark.usefixtures("prepared")
 def test_steps_of_which_none_follows_need_no_more_memory(free):
     free[:] = [100, 60, 60, 20]  # each of the two takes 40 of 100 bytes
-    assert all(len(record.rounds_s) > 2 for record in alternated(2, 2, []))
+    assert all(len(record.samples_s) > 2 for record in alternated(2, 2, []))
 
 
 @pytest.mark.usefixtures("prepared", "free")

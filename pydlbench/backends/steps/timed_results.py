@@ -27,8 +27,8 @@ BUFFER: Final = "buffer"
 STATE: Final = "state"
 # The system draws it: it follows from no seed.
 _RANDOM: Final = random.SystemRandom()
-# Results that a process keeps at most, and their bytes.
-_MAX_KEPT: Final = 8
+# Results that a process keeps at most, and their bytes. Each takes a step more.
+_MAX_KEPT: Final = 2
 _KEPT_BYTES: Final = 1 << 22
 # Places at which the values of an input are cut.
 _CUTS: Final = 16
