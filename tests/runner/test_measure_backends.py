@@ -161,7 +161,7 @@ def test_torch_without_memory_costs_its_row(session):
     limit = pages * resource.getpagesize() + (20 << 20)  # a thread needs 8 MiB of them
     _, hard = resource.prlimit(worker.pid, resource.RLIMIT_AS)
     resource.prlimit(worker.pid, resource.RLIMIT_AS, (limit, hard))
-    large = build_layer("pool", batch=8, channels=64, in_size=112, kernel=3, stride=2)
+    large = build_layer("pool", batch=64, channels=64, in_size=112, kernel=3, stride=2)
     (_, ok), (_, failed) = session.measure(both(large, "torch"))
     assert ok.ok
     assert failed.status == "failed"
