@@ -125,7 +125,7 @@ class _Recorder(DispatchMode):
         if isinstance(result, torch.Tensor):
             self._nodes[id(result)] = node
             return result
-        for place, part in enumerate(result):
+        for place, part in enumerate(result or ()):  # an update of a list in place returns None
             if isinstance(part, torch.Tensor):
                 self._nodes[id(part)] = self.graph.call_function(operator.getitem, (node, place))
         return result
