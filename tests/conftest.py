@@ -38,14 +38,6 @@ if TYPE_CHECKING:
     from pydlbench.records.measurement import Measurement
 
 
-# Processes of tests share the cores: threads of a kernel that wait for each other sleep, or each
-# barrier costs the others' time slice. OpenMP reads this when the module is loaded; workers have
-# a setting of their own.
-with pytest.MonkeyPatch.context() as _environment:
-    _environment.setenv("OMP_WAIT_POLICY", "passive")
-    with contextlib.suppress(ImportError):
-        importlib.import_module("pydlbench._cpu")
-
 # Each process has CPUs of its own where there are enough: two that time kernels on the same ones
 # disturb each other, and a disturbed visit is taken again.
 if _worker := os.environ.get("PYTEST_XDIST_WORKER", ""):
@@ -53,6 +45,14 @@ if _worker := os.environ.get("PYTEST_XDIST_WORKER", ""):
     _processes = int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
     if len(_cpus) >= _processes:
         os.sched_setaffinity(0, _cpus[int(_worker.removeprefix("gw")) :: _processes])
+
+# Where processes of tests share cores, threads of a kernel that wait for each other sleep, or each
+# barrier costs the others' time slice. OpenMP reads this when the module is loaded; workers have
+# a setting of their own.
+with pytest.MonkeyPatch.context() as _environment:
+    _environment.setenv("OMP_WAIT_POLICY", "passive")
+    with contextlib.suppress(ImportError):
+        importlib.import_module("pydlbench._cpu")
 
 # How long an example takes is the machine's, and no test's.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])

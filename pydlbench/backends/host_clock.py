@@ -261,17 +261,17 @@ class HostClock:
         self.around: tuple[Callable[[int], None], Callable[[int], None]] | None = None
 
     def sample(self, request: ChunkRequest) -> Chunk:
-        """Time the requested samples, after the untimed calls.
+        """Time the requested samples, after the untimed calls."""
+        return take_watched(lambda: self.time_samples(request), self._guard, self._watcher)
+
+    def time_samples(self, request: ChunkRequest) -> Chunk:
+        """Take the samples of a request, within the guard.
 
         Raises:
             UnsupportedError: the request is for a CUDA graph.
         """
         if request.timing == "cuda-graph":
             raise UnsupportedError("what the host's clock times is not replayed from a CUDA graph")
-        return take_watched(lambda: self.time_samples(request), self._guard, self._watcher)
-
-    def time_samples(self, request: ChunkRequest) -> Chunk:
-        """Take the samples of a request, within the guard."""
         call, wait, now = self._operator.call, self._operator.wait, self._now
         for _ in range(request.untimed):
             call()

@@ -37,7 +37,7 @@ from pydlbench.words import FRAMEWORKS
 #: Default number of repetitions: processes of a step differ by a few per cent.
 REPETITIONS: Final = 12
 #: Default sampling time of each step in each repetition, in seconds.
-BUDGET_S: Final = 0.5
+BUDGET_S: Final = 0.75
 # Options whose texts ``step`` reads.
 _OF_STEP: Final = (
     *("batch", "precision", "framework", "mode", "phase", "input", "threads", "set_"),

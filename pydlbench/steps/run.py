@@ -41,7 +41,7 @@ from pydlbench.workers.host import RemoteKernel, releasing, start_together
 
 # Most rounds of a repetition in which steps are sampled alternately. Neighbours and clocks change
 # within a second; the median of all samples excludes short disturbances.
-_ALTERNATIONS: Final = 5
+_ALTERNATIONS: Final = 4
 # The least, for slow steps: the median of three excludes a disturbed round.
 _LEAST_ALTERNATIONS: Final = 3
 # Maximum number of stored steps that are searched for an earlier run.
@@ -319,11 +319,13 @@ class _Turns:
             own = step_policy(step, kernel.facts, policy)
             if self._alternately:
                 chunk_s = budget_s / self._visits / _ALTERNATIONS
-                own = replace(own, chunk_s=chunk_s, least_samples=1)
+                # Each visit begins with an untimed step, which warms it up.
+                own = replace(own, chunk_s=chunk_s, least_samples=1, warm_limit_s=0.0)
             sample = kernel.sample
             if copied is not None:
                 sample = partial(self._checked, index, kernel, copied)
-                own = replace(own, min_sample_s=0.0)  # each step has inputs of its own
+                # Each step has inputs of its own, and time goes by while they are fed.
+                own = replace(own, min_sample_s=0.0, chunk_by_wall=True)
             subject = Subject(
                 key=index,
                 sample=sample,

@@ -13,6 +13,7 @@ pytest.importorskip("torch")
 
 import torch
 
+from pydlbench.backends.steps import timed_results
 from pydlbench.backends.steps.serving import serve_step
 from pydlbench.backends.steps.timed_results import TimedResults
 from pydlbench.backends.steps.user_code import load_user_object
@@ -28,7 +29,8 @@ HERE = Path(__file__).parent
 
 @pytest.fixture
 def _restored(monkeypatch):
-    """Undo afterwards what planted models change in this process."""
+    """Keep all results, and undo afterwards what planted models change in this process."""
+    monkeypatch.setattr(timed_results, "_KEPT_SHARE", 1.0)
     interval, modes = sys.getswitchinterval(), torch._C._len_torch_function_stack()
     for owner, name in (
         (torch.Tensor, "to"),

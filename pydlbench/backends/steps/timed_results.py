@@ -27,8 +27,10 @@ BUFFER: Final = "buffer"
 STATE: Final = "state"
 # The system draws it: it follows from no seed.
 _RANDOM: Final = random.SystemRandom()
-# Results that a process keeps at most, and their bytes. Each takes a step more.
-_MAX_KEPT: Final = 2
+# Share of the samples whose results are kept, besides the first one of a process: each takes a step
+# more. Results that a process keeps at most, and their bytes.
+_KEPT_SHARE: Final = 0.1
+_MAX_KEPT: Final = 8
 _KEPT_BYTES: Final = 1 << 22
 # Places at which the values of an input are cut.
 _CUTS: Final = 16
@@ -56,7 +58,7 @@ class TimedResults:
         self._values = [np.load(values[f"{INPUTS}{n}"]) for n in range(len(self._inputs))]
         self._restore = model.remembered()
         self._outputs: list[Any] = []
-        self._shift = self._runs = self._samples = 0
+        self._shift = self._runs = self._kept = 0
 
     def watch(self, clock: HostClock) -> None:
         """Judge the samples of a clock."""
@@ -79,17 +81,18 @@ class TimedResults:
         self._change(_RANDOM.randrange(1 << 30))
 
     def after(self, _: int) -> None:
-        """Copy the outputs of a sample; keep them, or those of others, with the same chance."""
+        """Copy the outputs of a sample; keep them by chance, in the place of others if need be."""
         outputs = self._copied()
         self._check()
         if self._runs > 1:  # a loop
             return
+        if self._kept and _RANDOM.random() >= _KEPT_SHARE:
+            return
         size = sum(values.nbytes for values in outputs.values())
-        kept = max(1, min(_MAX_KEPT, _KEPT_BYTES // max(1, size)))
-        place = self._samples if self._samples < kept else _RANDOM.randrange(self._samples + 1)
-        self._samples += 1
-        if place < kept:
-            self._save(Path(str(self._folder)) / str(place), outputs)
+        most = max(1, min(_MAX_KEPT, _KEPT_BYTES // max(1, size)))
+        place = self._kept if self._kept < most else _RANDOM.randrange(most)
+        self._kept += 1
+        self._save(Path(str(self._folder)) / str(place), outputs)
 
     def replay(self, folder: Path) -> None:
         """Compute again what another process has kept in a folder, from the same inputs."""
