@@ -1,12 +1,14 @@
 """Convolutions and products of bytes: native rows beside PyTorch's and onnxruntime's.
 
-    python benchmarks/integers.py [--slice 1/4] [--budget 0.2] [--json FILE]
+    python benchmarks/integers.py --json rows.json --md int8-rows.md
+    python benchmarks/integers.py --slice 1/4 --json rows.json                    # in slices
+    python benchmarks/integers.py --slice 2/4 --json rows.json --md int8-rows.md
 
 Sources and results are unsigned, weights signed with a scale for each output channel; all have zero
 points. The native row and PyTorch's quantized operator are timed in one run, in processes of their
 own; a QDQ model of onnxruntime with the same numbers is timed right after them, with as many
 threads. The results of all three are compared with the reference of integers. Slices of the 20
-problems each take less than 100 s.
+problems each take less than 100 s; rows are added to those of the file.
 """
 
 from __future__ import annotations
@@ -24,10 +26,12 @@ import onnx
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
+import pydlbench
 from pydlbench.errors import PydlbenchError
 from pydlbench.ops.descriptor import parse_problem
 from pydlbench.ops.op import Layer
 from pydlbench.records.measurement import KernelSpec, Measurement
+from pydlbench.report.text import markdown_table
 from pydlbench.runner.options import RunnerOptions
 from pydlbench.runner.session import Session
 from pydlbench.verification.inputs import fused_inputs, make_inputs
@@ -145,6 +149,7 @@ def cells(row: Measurement) -> dict[str, Any]:
         "correct": row.correct.status if row.correct else "unchecked",
         "algorithm": row.algorithm,
         "of_limit": row.roofline.efficiency if row.roofline else None,
+        "peak_tflops": row.peak.to_dict() if row.peak else None,
         "contended": row.contended,
     }
 
@@ -158,6 +163,35 @@ def text(cell: dict[str, Any]) -> str:
     return f"{median:>9.1f} [{low:.1f}, {high:.1f}] {cell['n']}{wrong}"
 
 
+def page(document: list[dict[str, Any]], machine: str) -> str:
+    """Return the page of all rows: medians, ratios to the native row, share of the limit."""
+    titles = ["problem", "native", "PyTorch", "onnxruntime", "PyTorch / native", "ort / native"]
+    lines = []
+    for row in document:
+        medians = [row.get(name, {}).get("median_s") for name in ("native", "torch", "onnxruntime")]
+        native = row.get("native", {})
+        shown = ["-" if each is None else f"{1e6 * each:.0f} us" for each in medians]
+        ratios = [
+            "-" if None in (each, medians[0]) else f"{each / medians[0]:.2f}"
+            for each in medians[1:]
+        ]
+        limit = native.get("of_limit")
+        disturbed = (
+            " *" if any(row.get(n, {}).get("contended") for n in ("native", "torch")) else ""
+        )
+        share = "-" if limit is None else f"{100 * limit:.0f} %"
+        lines.append([f"`{row['problem']}`{disturbed}", *shown, *ratios, share])
+    peaks = next((row["native"]["peak_tflops"] for row in document if "native" in row), None) or {}
+    facts = ", ".join(f"{name} {value:.2f} TOP/s" for name, value in peaks.items() if value)
+    return (
+        f"# Convolutions and products of bytes\n\n{machine}. Peak: {facts or 'not known'}.\n\n"
+        "Made by `python benchmarks/integers.py --json rows.json --md int8-rows.md`: sources and "
+        "results unsigned, weights signed with a scale per channel, zero points. Medians; all "
+        "results agree with the integer reference. * other work disturbed the row.\n\n"
+        f"{markdown_table([*titles, 'native, of limit'], lines)}\n"
+    )
+
+
 def main() -> int:
     """Compare the problems of a slice; exit 1 if a result is wrong or a native row is missing."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -165,17 +199,20 @@ def main() -> int:
         "--slice", default="1/1", metavar="I/N", help="every N-th problem from I on"
     )
     parser.add_argument("--budget", type=float, default=0.15, help="seconds of samples per row")
-    parser.add_argument("--json", type=Path, help="write the rows to this file")
+    parser.add_argument("--json", type=Path, help="file to which the rows are added")
+    parser.add_argument("--md", type=Path, help="file to write the page of all rows into")
     args = parser.parse_args()
     first, step = map(int, args.slice.split("/"))
-    document: list[dict[str, Any]] = []
+    known = args.json is not None and args.json.exists()
+    document: list[dict[str, Any]] = json.loads(args.json.read_text()) if known else []
     bad = 0
     options = RunnerOptions(budget_s=args.budget, repetitions=1)
     with Session(options) as session:
-        print(
-            f"{session.facts.name}, {len(session.cpus)} threads, onnxruntime "
-            f"{onnxruntime.__version__}; us: median [quartiles] n"
+        machine = (
+            f"{session.facts.name}, {len(session.cpus)} threads, pydlbench "
+            f"{pydlbench.__version__}, onnxruntime {onnxruntime.__version__}"
         )
+        print(f"{machine}; us: median [quartiles] n")
         for problem in _PROBLEMS[first - 1 :: step]:
             layer = parse_problem(problem)
             row: dict[str, Any] = {"problem": problem}
@@ -201,6 +238,8 @@ def main() -> int:
             )
     if args.json:
         args.json.write_text(json.dumps(document, indent=1))
+    if args.md:
+        args.md.write_text(page(document, machine))
     return 1 if bad else 0
 
 
