@@ -134,7 +134,7 @@ class CompareOptions(Measuring, MarkdownOutput):
     budget: float = BUDGET(
         help="with models, --interleave or --python: sampling time in seconds per row and "
         "repetition "
-        "(default: 0.3, of models 0.5)",
+        "(default: 0.3, of models 0.75)",
         default=0.3,
     )
     minutes: float | None = MINUTES()

@@ -1,12 +1,9 @@
 """All commands by name; only the one that is used is imported."""
 
-import contextlib
 import importlib
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import ModuleType
 from typing import Final
 
@@ -317,7 +314,7 @@ def dispatch(arguments: Sequence[str]) -> int:
     Raises:
         UsageError: unknown command, unknown option, bad value.
     """
-    begun, words = time.time(), list(arguments)
+    words = list(arguments)
     if words[:1] == ["--"]:
         del words[0]
     if words[:1] == ["help"]:
@@ -337,27 +334,4 @@ def dispatch(arguments: Sequence[str]) -> int:
         options, run = read(words)
     except SystemExit as leave:  # --help
         return leave.code if isinstance(leave.code, int) else 0
-    try:
-        return run(options)
-    except KeyboardInterrupt:
-        _write_interrupted(words[0], getattr(options, "json", None), begun)
-        raise
-
-
-def _write_interrupted(kind: str, target: str | None, begun: float) -> None:
-    """Write the JSON file of a command that was interrupted before it could measure anything.
-
-    Args:
-        kind: the command.
-        target: value of ``--json``; only a file is written.
-        begun: when the command began, in seconds since the epoch; a newer file stays.
-    """
-    from pydlbench.report.json import dump
-    from pydlbench.report.text import STDOUT, write_text
-
-    if target is None or target == STDOUT:
-        return
-    path = Path(target)
-    with contextlib.suppress(OSError):
-        if not (path.exists() and path.stat().st_mtime >= begun):
-            write_text(target, dump({"kind": kind, "interrupted": True, "unfinished": []}))
+    return run(options)

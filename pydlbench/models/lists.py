@@ -76,6 +76,7 @@ _DRIVERS: Final[Mapping[str, Mapping[str, str]]] = {
     "concat": {"": "concat:"},
     "sum": {"": "elementwise:add:"},
 }
+_OPERANDS_OF_SELECT: Final = 3
 _WITHOUT_OP: Final = ("brgemm", "graph", "reorder", "sdpa", "zeropad")
 # Ops of descriptors without a prefix, where the op depends on the descriptor.
 _OWN_OPS: Final = {"conv": "conv", "matmul": "gemm", "pool": "pool"}
@@ -230,7 +231,7 @@ class ListEntry:
             for sizes in variants:
                 found[layer.replace(**sizes).with_batch(batch or layer.batch)] = None
         names = (*options.get("dir", ()), *options.get("prop", ()))
-        passes = dict.fromkeys(_PASSES[name.upper()] for name in names)
+        passes = dict.fromkeys(_PASSES[name.upper()] for name in names if name)
         if self.op == "bnorm" and options.get("flags"):
             # The flag G says that statistics are given, as in inference.
             given = "inference" if all("G" in flag for flag in options["flags"]) else "training"
@@ -350,11 +351,21 @@ class ListEntry:
 
     def _algorithms(self) -> Mapping[str, str]:
         """Return prefixes by the driver's algorithm."""
-        known = _DRIVERS[self.op]
-        exponent, epsilon = (self.options.get(name, ("",))[-1] for name in ("p", "eps"))
-        if self.op != "reduction" or (exponent, epsilon or "0") == ("2", "0"):
-            return known
-        return {name: prefix for name, prefix in known.items() if prefix != "reduction:norm:"}
+        left_out = set()
+        if not (self._is("p", 2) and self._is("eps", 0)):
+            left_out.add("reduction:norm:")
+        if self.text.count(":") < _OPERANDS_OF_SELECT - 1:
+            left_out.add("elementwise:select:")
+        return {
+            name: prefix for name, prefix in _DRIVERS[self.op].items() if prefix not in left_out
+        }
+
+    def _is(self, option: str, number: float) -> bool:
+        """Whether this number is the only value of an option; 0 if the option is not given."""
+        try:
+            return [*map(float, self.options.get(option, ("0",)))] == [number]
+        except ValueError:
+            return False
 
     @property
     def without_batch(self) -> bool:
@@ -692,7 +703,7 @@ def read_list(
         elif name == "batch":
             inner = path.parent / value
             yield from read_list(inner, f"{where}{word}", op, options, ignored, (*opened, resolved))
-        elif name in ("dir", "prop") and not {*value.upper().split(",")} <= {*_PASSES}:
+        elif name in ("dir", "prop") and not {*value.upper().split(",")} <= {*_PASSES, ""}:
             near = ", ".join(nearest(value.upper(), _PASSES) or _PASSES)
             raise UsageError(f"{where}{word}: no such direction; nearest: {near}")
         elif name == "case":

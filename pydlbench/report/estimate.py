@@ -218,7 +218,8 @@ def estimate_conclusion(step: StepEstimate, rows: Sequence[Measurement] = ()) ->
     if lacking:
         which = f"{len(names - lacking)} of {every} of {step.model} have a time: they"
     much = f"{'' if clear else 'at most '}{format_seconds(total)}"
-    lines = [f"{which} take {much}, each alone with its fastest kernel{limit}."]
+    takes = "takes" if len(names | lacking) == 1 else "take"
+    lines = [f"{which} {takes} {much}, each alone with its fastest kernel{limit}."]
     return [*lines, *(_ranked(step) if clear else ()), *disturbance(rows)]
 
 

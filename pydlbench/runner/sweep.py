@@ -35,7 +35,9 @@ from pydlbench.runner.tasks import TaskRow
 # limit.
 _MAX_REQUESTS = 2_000
 _MAX_KEY_PARTS = 32
-# The line that begins a table. TOML's reader groups tables by kind, without their positions.
+# The line that begins a table. TOML's reader groups tables by kind, without their positions, which
+# are read from a key that no table has.
+_POSITION = "-"
 _HEAD = re.compile(r"^[ \t]*\[\[[ \t]*[a-z]+[ \t]*\]\][ \t]*(?:#.*)?\r?$", re.MULTILINE)
 
 
@@ -116,7 +118,9 @@ def parse_sweep(path: str, text: str, keys: Mapping[str, Sequence[Key]]) -> Swee
     if not kinds:
         raise UsageError(f"{path}: asks for nothing; nearest: a table [[layers]]")
     defaults = _defaults(path, document.get("defaults", {}), keys, kinds)
-    positions = tomllib.loads(_HEAD.sub(lambda head: f"{head[0]}\nat = {head.start()}", text))
+    positions = tomllib.loads(
+        _HEAD.sub(lambda head: f"{head[0]}\n{_POSITION} = {head.start()}", text)
+    )
     listed = []
     for kind in kinds:
         of_kind = document[kind]
@@ -124,7 +128,7 @@ def parse_sweep(path: str, text: str, keys: Mapping[str, Sequence[Key]]) -> Swee
             raise UsageError(f"{path}: {kind}: not a list of tables; nearest: [[{kind}]]")
         for index, values in enumerate(of_kind):
             place = f"{path}: [[{kind}]]" + (f" {index + 1}" if len(of_kind) > 1 else "")
-            listed.append((positions[kind][index].get("at", len(text)), kind, place, values))
+            listed.append((positions[kind][index].get(_POSITION, len(text)), kind, place, values))
     tables: list[SweepTable] = []
     for _, kind, place, values in sorted(listed, key=itemgetter(0)):
         known = _taken(place, values, keys[kind])

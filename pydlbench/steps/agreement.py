@@ -237,7 +237,7 @@ def agree_timed(
         if worst is not None:
             refused[side] = (
                 f"{side} is not ranked: in a timed step {worst}; every step must compute its "
-                "results from its inputs and what its modules keep, before it returns"
+                "results from its inputs and its state, before it returns"
             )
     every = (*known.refused, *refused.values())
     return msgspec.structs.replace(known, timed=len(folders), refused=every)

@@ -44,7 +44,7 @@ from pydlbench.workers.channel import (
 )
 from pydlbench.workers.environment import KEEP_PAGES, inherited_environment, worker_environment
 from pydlbench.workers.stopping import children_of, descendants_of, guardian
-from pydlbench.workers.template import ForkedProcess, Template, template_for, template_pids
+from pydlbench.workers.template import ForkedProcess, Template, template_for
 
 Facts = TypeVar("Facts")
 
@@ -161,8 +161,6 @@ class Worker:
         self._stopped = False
         #: Process groups that its code has started in sessions of their own.
         self.groups: set[int] = set()
-        # Children of this process when the worker was started.
-        self._siblings: set[int] = set()
         self._pending: Operation | None = None
         # The process that the worker is a fork of.
         self._template: Template | None = None
@@ -173,11 +171,6 @@ class Worker:
     def pid(self) -> int | None:
         """Process id, or ``None`` while no process is running."""
         return self._process.pid or None if self._process else None
-
-    @property
-    def is_starting(self) -> bool:
-        """Whether there is a process whose id is not known yet."""
-        return self._process is not None and not self._process.pid
 
     def describe(self) -> dict[str, Any]:
         """Return the backend's description; starts the process if it is not running."""
@@ -331,7 +324,7 @@ class Worker:
         # A process that is starting or serving a request must not be stopped.
         if self._ready and self._pending is None:
             self._stopped = guardian.stop(self._process.pid)
-            self.groups = self._other_groups()
+            self.groups = self._other_groups() if self._stopped else set()
             for group in self.groups:
                 guardian.stop(group)
         return self._stopped
@@ -350,18 +343,22 @@ class Worker:
         """
         if not self.pid:
             return set()
-        started = descendants_of(self.pid)
-        known = {os.getpgrp(), guardian.pid, *template_pids()}
-        workers = list(_workers)
-        if not any(other.is_starting for other in workers):  # a child may be that
-            started += {*children_of(os.getpid())} - self._siblings
-        for other in workers:
-            known |= {other.pid, *(other.groups if other is not self else ())}
+        orphans = filter(self._has_started, children_of(os.getpid()))
         groups = set()
-        for process in started:
+        for process in {*descendants_of(self.pid), *orphans} - {self.pid}:
             with contextlib.suppress(ProcessLookupError):
                 groups.add(os.getpgid(process))
-        return groups - known
+        return groups - {self.pid, os.getpgrp()}
+
+    def _has_started(self, process: int) -> bool:
+        """Whether a process has the variables or the standard error of this worker."""
+        own = Path(f"/proc/{process}")
+        with contextlib.suppress(OSError):  # it has ended, or is somebody else's
+            if f"{FOLDER_VARIABLE}={self._folder}".encode() in (own / "environ").read_bytes():
+                return True
+            error = (own / "fd/2").stat()
+            return os.path.samestat(error, os.fstat(self._stderr.fileno()))
+        return False
 
     def stderr(self) -> str:
         """Return the process's output to standard error since its last request."""
@@ -433,7 +430,6 @@ class Worker:
         self._folder = tempfile.mkdtemp(prefix="pydlbench-worker-")
         folder = {FOLDER_VARIABLE: self._folder}
         environment = {**worker_environment(inherited, self.cpus), **self._environment}
-        self._siblings = {*children_of(os.getpid())}
         self._process = self._fork(setup, environment, folder) if from_template else None
         if self._process is None:
             self._process = subprocess.Popen(

@@ -44,11 +44,6 @@ class Guardian:
         self._shell: subprocess.Popen[bytes] | None = None
         self._owner = 0
 
-    @property
-    def pid(self) -> int | None:
-        """Process id of the shell; None if it is not running."""
-        return None if self._shell is None else self._shell.pid
-
     def stop(self, group: int) -> bool:
         """Stop a process group, and wait until it has stopped; return whether it has.
 

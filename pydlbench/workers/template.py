@@ -182,11 +182,6 @@ class Template:
             os.fdopen(to_child, "wb"), os.fdopen(from_child, "rb"), os.fdopen(identity, "rb")
         )
 
-    @property
-    def pid(self) -> int:
-        """Process id."""
-        return self._process.pid
-
     def close(self) -> None:
         """End the process, and those that it waits for; its workers go on."""
         self._requests.close()
@@ -223,11 +218,6 @@ def template_for(
             _templates.pop(next(iter(_templates))).close()
         _templates[key] = Template(modules, cpus, environment)
     return template if (template := _templates[key]).alive else None
-
-
-def template_pids() -> set[int]:
-    """Return the process ids of all templates."""
-    return {template.pid for template in _templates.values()}
 
 
 @atexit.register

@@ -10,7 +10,6 @@ import pytest
 
 import pydlbench
 from pydlbench.cli import main
-from pydlbench.cli.estimate import EstimateOptions
 from pydlbench.cli.options import CommandOptions, option
 from pydlbench.cli.values import whole_number
 from pydlbench.errors import PydlbenchError, UsageError
@@ -165,20 +164,3 @@ def test_names_that_the_encoding_lacks():
     done = shell(f"$P shapes '{name}x'", PYTHONIOENCODING="ascii")
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
-
-
-def test_a_signal_before_the_first_row_leaves_a_file_that_says_so(tmp_path, monkeypatch):
-    def interrupt(_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("pydlbench.cli.estimate.SUBCOMMANDS", {"": (EstimateOptions, interrupt)})
-    path = tmp_path / "answer.json"
-    path.write_text("of an earlier run")
-    os.utime(path, (0, 0))
-    assert main(["estimate", "mnist", "--json", str(path)]) == 130
-    document = json.loads(path.read_text())
-    assert document["interrupted"] is True
-    path.write_text("newer")
-    os.utime(path, (2**32, 2**32))
-    assert main(["estimate", "mnist", "--json", str(path)]) == 130
-    assert path.read_text() == "newer"

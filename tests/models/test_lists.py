@@ -298,3 +298,16 @@ def test_directions_are_read_in_either_case(tmp_path):
 def test_integers_of_poolings_have_the_type_of_the_source(tmp_path):
     (row,) = listed(tmp_path, "--dt=u8 --alg=max ic8ih4kh2sh2", driver="pool")
     assert (row.precisions, row.changed) == (("u8s8u8",), "")
+
+
+@pytest.mark.parametrize(
+    ("driver", "text", "count"),
+    [
+        ("binary", "--alg=ADD,SELECT 8x16:8x16", 1),
+        ("reduction", "--alg=norm_lp_sum,sum --p=1,2 4x5:4x1", 1),
+        ("reduction", "--alg=norm_lp_sum --p=2.0 --eps=0.0 4x5:4x1", 1),
+        ("binary", "--dir= 8x16:8x16", 1),
+    ],
+)
+def test_what_has_no_layer_costs_none_of_the_others(tmp_path, driver, text, count):
+    assert len(listed(tmp_path, text, driver=driver)) == count

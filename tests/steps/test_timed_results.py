@@ -1,5 +1,6 @@
 """Models that compute something else while they are timed are refused; honest ones are not."""
 
+import random
 import shutil
 import sys
 import time
@@ -243,3 +244,16 @@ def test_a_replaced_clock_changes_no_time(judged, monkeypatch):
     found, seconds = judged("ReplacesTheClock")
     assert found.refused == ()
     assert min(seconds) > 0.003
+
+
+def test_state_that_cannot_be_restored_is_left_alone():
+    module = torch.nn.Linear(2, 2)
+    with torch.inference_mode():
+        module.seen = torch.ones(3)
+    module.draw = random.SystemRandom()
+    module.view = np.broadcast_to(np.float32(1), (4,))
+    module.count = 1
+    state = KeptState(module)
+    module.count = 2
+    state.restore()
+    assert module.count == 1

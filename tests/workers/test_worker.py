@@ -4,6 +4,7 @@ import importlib
 import os
 import select
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -388,3 +389,15 @@ def test_a_process_in_a_session_of_its_own_is_stopped_and_ends_with_the_worker(w
     assert becomes("S", "R")
     worker.close()
     assert becomes("Z")
+
+
+def test_a_process_that_somebody_else_has_started_goes_on(worker):
+    worker.describe()
+    other = subprocess.Popen(
+        [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True
+    )
+    assert worker.stop()
+    assert worker.groups == set()
+    worker.close()
+    other.communicate(b"\n", timeout=60)
+    assert other.returncode == 0

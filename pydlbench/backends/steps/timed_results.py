@@ -1,9 +1,9 @@
 """Results of timed steps: each sample has other inputs; the results of random ones are kept.
 
 A model that is fast only while nobody looks computes nothing, or something else, in timed steps. So
-its inputs change in place before each sample, and what it keeps in its modules is restored. The
-outputs are copied as soon as the clock has stopped, and a process of the other model computes the
-same (:func:`pydlbench.steps.agreement.agree_timed`).
+its inputs change in place before each sample, and its state is restored. The outputs are copied as
+soon as the clock has stopped, and a process of the other model computes the same
+(:func:`pydlbench.steps.agreement.agree_timed`).
 """
 
 import builtins

@@ -210,7 +210,7 @@ class StepTracer:
         untimed: number of executions right before a traced one; an execution without a trace is
             preceded by as many.
         gaps: names of a trace's ``gaps_s``.
-        plain: runs the step once without a trace, and returns its seconds by the clock of the
+        plain: runs the step without a trace, and returns the seconds of one by the clock of the
             trace; None if the host's clock times it from its call to its return.
         operators: see :class:`~pydlbench.records.trace.TraceFacts`.
         compiled: see :class:`~pydlbench.records.trace.TraceFacts`.

@@ -80,7 +80,7 @@ class KeptState:
         if isinstance(value, torch.Tensor):
             self._tensor(value)
         elif isinstance(value, np.ndarray):
-            if self._fits(value.nbytes):
+            if value.flags.writeable and self._fits(value.nbytes):
                 self._restore.append(partial(np.copyto, value, value.copy()))
         elif restore := _restored_generator(value):
             self._restore.append(restore)
@@ -138,6 +138,8 @@ class KeptState:
     def _tensor(self, tensor: torch.Tensor) -> None:
         if nn.parameter.is_lazy(tensor) or tensor.layout != torch.strided:
             return
+        if tensor.is_nested or tensor.is_inference():  # neither can be written to in place
+            return
         if not self._fits(tensor.nbytes):
             return
         self.tensors.append(tensor)
@@ -189,6 +191,8 @@ def _refill(container: Any, values: list[Any]) -> None:
 def _restored_generator(value: Any) -> Callable[[], None] | None:
     """Return the function that restores a generator of random numbers; None for other values."""
     match value:
+        case random.SystemRandom():  # it has no state
+            return None
         case torch.Generator():
             return partial(value.set_state, value.get_state())
         case np.random.RandomState():

@@ -107,7 +107,9 @@ def _assign(tensor: torch.Tensor, values: NDArray[Any]) -> None:
     given = torch.from_numpy(values)
     with torch.no_grad():
         if tensor.layout != torch.strided:
-            tensor.data = given.to_sparse(layout=tensor.layout).to(tensor.dtype)
+            blocks = tensor.layout in (torch.sparse_bsr, torch.sparse_bsc)
+            size = tuple(tensor.values().shape[-2:]) if blocks else None
+            tensor.data = given.to_sparse(layout=tensor.layout, blocksize=size).to(tensor.dtype)
         elif tensor.shape == given.shape:
             tensor.copy_(given)
         else:  # a buffer that the step has made larger
