@@ -177,17 +177,20 @@ def page(document: list[dict[str, Any]], machine: str) -> str:
         ]
         limit = native.get("of_limit")
         disturbed = (
-            " *" if any(row.get(n, {}).get("contended") for n in ("native", "torch")) else ""
+            " (disturbed)"
+            if any(row.get(n, {}).get("contended") for n in ("native", "torch"))
+            else ""
         )
         share = "-" if limit is None else f"{100 * limit:.0f} %"
-        lines.append([f"`{row['problem']}`{disturbed}", *shown, *ratios, share])
+        lines.append([row["problem"] + disturbed, *shown, *ratios, share])
     peaks = next((row["native"]["peak_tflops"] for row in document if "native" in row), None) or {}
     facts = ", ".join(f"{name} {value:.2f} TOP/s" for name, value in peaks.items() if value)
     return (
         f"# Convolutions and products of bytes\n\n{machine}. Peak: {facts or 'not known'}.\n\n"
         "Made by `python benchmarks/integers.py --json rows.json --md int8-rows.md`: sources and "
         "results unsigned, weights signed with a scale per channel, zero points. Medians; all "
-        "results agree with the integer reference. * other work disturbed the row.\n\n"
+        "results agree with the integer reference. Other work disturbed the rows "
+        "that are marked.\n\n"
         f"{markdown_table([*titles, 'native, of limit'], lines)}\n"
     )
 

@@ -319,13 +319,15 @@ class _Turns:
             own = step_policy(step, kernel.facts, policy)
             if self._alternately:
                 chunk_s = budget_s / self._visits / _ALTERNATIONS
-                # Each visit begins with an untimed step, which warms it up.
-                own = replace(own, chunk_s=chunk_s, least_samples=1, warm_limit_s=0.0)
+                # Each visit begins with an untimed step, which warms it up. Time goes by while a
+                # step's inputs are fed.
+                own = replace(
+                    own, chunk_s=chunk_s, least_samples=1, warm_limit_s=0.0, chunk_by_wall=True
+                )
             sample = kernel.sample
             if copied is not None:
                 sample = partial(self._checked, index, kernel, copied)
-                # Each step has inputs of its own, and time goes by while they are fed.
-                own = replace(own, min_sample_s=0.0, chunk_by_wall=True)
+                own = replace(own, min_sample_s=0.0)  # each step has inputs of its own
             subject = Subject(
                 key=index,
                 sample=sample,
