@@ -73,6 +73,16 @@ def test_temporaries_of_an_optimizer_belong_to_the_parameter_that_they_update(fo
     assert set(found.values()) <= both
 
 
+@pytest.fixture
+def _two_threads():
+    """With one thread PyTorch convolves by a kernel that calls others inside."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.usefixtures("_two_threads")
 def test_a_sum_of_gradients_is_made_in_place_as_without_a_recorder(odd):
     made = odd()
     recording = made.record()
