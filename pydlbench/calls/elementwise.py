@@ -27,27 +27,19 @@ _LAYER_ARGUMENTS: Final[dict[str, tuple[list[float], ...]]] = {
 #: FLOPs per element of the result; one for all other operators.
 _FLOPS: Final = {
     **dict.fromkeys(("rsqrt", "clamp", "leaky_relu", "prelu", "sqrt_backward"), 2),
-    **dict.fromkeys(("leaky_relu_backward", "prelu_backward"), 2),
+    **dict.fromkeys(("leaky_relu_backward", "xlogy", "hardshrink"), 2),
+    **dict.fromkeys(("prelu_backward", "softshrink", "nan_to_num"), 3),
     **dict.fromkeys(("addcdiv", "addcmul", "lerp", "reciprocal_backward"), 3),
     "rsqrt_backward": 4,
     "glu": 5,
 }
-#: FLOPs per element of losses, including their sum.
+#: FLOPs per element of losses without a layer, including their sum.
 _LOSS_FLOPS: Final = {
-    # A difference, its square or amount; backward a factor of the outer gradient too.
-    "mse_loss": 3,
-    "mse_loss_backward": 3,
-    "l1_loss": 3,
-    # For small differences, a square and a factor.
-    "smooth_l1_loss": 6,
-    "smooth_l1_loss_backward": 5,
     # Two logarithms and their factors; backward (x - t) / (x (1 - x)).
     "binary_cross_entropy": 9,
     "binary_cross_entropy_backward": 5,
-    # (1 - t) x, less the logarithm of a sigmoid.
-    "binary_cross_entropy_with_logits": 8,
 }
-_ACTIVATION_PREFIXES: Final = ("threshold", "leaky_relu", "prelu")
+_ACTIVATION_PREFIXES: Final = ("threshold", "leaky_relu", "prelu", "hardshrink", "softshrink")
 #: Elementwise ops of the table by the operators with the same operands.
 _OPS: Final = {
     **{name: name for name in ("abs", "neg", "square", "sqrt", "rsqrt", "exp", "log", "mul")},
@@ -63,9 +55,14 @@ _OPS: Final = {
     "leaky_relu": "leaky-relu",
     "prelu": "leaky-relu",
     "leaky_relu_backward": "leaky-relu-gradient",
+    "prelu_backward": "prelu-gradient",
+    **{name: name for name in ("xlogy", "hardshrink", "softshrink", "threshold")},
+    "nan_to_num": "nan-to-num",
 }
 #: Powers that are ops of their own.
 _POWERS: Final = {2: "square", 0.5: "sqrt", -0.5: "rsqrt"}
+#: Ops of a tensor as both operands.
+_OF_ITSELF: Final = {"mul": "square", "xlogy": "xlogx"}
 #: Placeholder for a factor other than 1 and -1; its value does not affect timing.
 _PLACEHOLDER_FACTOR: Final = 0.5
 
@@ -122,6 +119,37 @@ def hard_tanh(images: Value, low: float, high: float, **options: Any) -> Meaning
         return activation("relu6", images.shape, floating=images.floating, **options)
     limits = {"low": float(low), "high": float(high)}
     return activation("hardtanh", images.shape, floating=images.floating, **limits, **options)
+
+
+@meaning_rule
+def loss(
+    op: str,
+    prediction: Value,
+    target: Value,
+    *,
+    averaged: bool = True,
+    backward: bool = False,
+    **parameters: Any,
+) -> Iterator[Meaning | LayerPass]:
+    """Return the meaning of a loss of the table, or of its gradient.
+
+    Args:
+        op: name of the loss.
+        prediction: tensor whose gradient is computed.
+        target: what it should be.
+        averaged: whether the losses of all elements are added up.
+        backward: whether the call computes the gradient.
+        parameters: parameters of the op.
+    """
+    pass_ = "backward-data" if backward else "forward"
+    per_element = OPS[op].passes[pass_].per_element
+    yield Meaning(kind="loss", flops=prediction.elements * per_element * prediction.floating)
+    require_floating(floating=prediction.floating)
+    if not averaged:
+        raise no_layer(f"{op} of each element")
+    if (prediction.shape, prediction.dtype) != (target.shape, target.dtype):
+        raise no_layer(f"{op} of several types or shapes")
+    yield LayerPass(build_layer(op, channels=prediction.elements, **parameters), pass_)
 
 
 def channel_sums(images: Sequence[int], kind: str = "reduction") -> Meaning:
@@ -249,13 +277,13 @@ def _translate(
     if name == "pow" and not isinstance(operands[1], Value):
         op = _POWERS.get(operands[1], "power")
         return op, operands, float(operands[1]) if op == "power" else 1.0
-    if name == "mul" and _same_operand(*operands[:2]):
-        return "square", operands, 1.0
+    if name in _OF_ITSELF and _same_operand(*operands[:2]):
+        return _OF_ITSELF[name], operands, 1.0
     if name in ("where", "masked_fill", "mul") and (masked := _masked(name, operands)):
         return "select", masked, 1.0
     if name not in _OPS:
         raise no_layer(name)
-    return _OPS[name], operands, 1.0
+    return _OPS[name], operands, float(factor)
 
 
 def _masked(name: str, operands: Sequence[Any]) -> list[Any]:

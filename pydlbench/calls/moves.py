@@ -8,8 +8,10 @@ from pydlbench.calls.meaning import (
     LayerPass,
     Meaning,
     Value,
+    bytes_of_type,
     least_bytes,
     meaning_rule,
+    no_layer,
     require_floating,
 )
 from pydlbench.errors import UnsupportedError
@@ -60,6 +62,19 @@ def copy(
     yield LayerPass(_copy_layer(source, axes))
 
 
+@meaning_rule
+def cast(source: Value, dtype: str, reads: int) -> Iterator[Meaning | LayerPass]:
+    """Return the meaning of a copy to another type in the order in which the source lies."""
+    wide, narrow = sorted((source.dtype, dtype), key=bytes_of_type, reverse=True)
+    known = wide == "float32" and narrow in ("bfloat16", "float16") and 0 not in source.strides
+    writes = source.elements * bytes_of_type(dtype)
+    yield Meaning(kind="copy", reads=reads, writes=writes, dtypes=(narrow,) if known else ())
+    if not known:
+        raise no_layer("a conversion")
+    name = "cast-to-fp32" if dtype == wide else "cast-from-fp32"
+    yield LayerPass(build_layer(f"elementwise:{name}", src=(source.elements,)))
+
+
 def _copy_layer(source: Value, axes: Sequence[int]) -> Layer:
     """Return the layer of a copy to another order of dimensions.
 
@@ -92,7 +107,7 @@ def taken(
     """Return the meaning of a copy whose elements come from other places of the source.
 
     Args:
-        op: ``flip``, ``roll``, ``tile``, ``reflect``, ``tril`` or ``triu``.
+        op: ``flip``, ``roll``, ``tile``, ``reflect``, ``replicate``, ``tril`` or ``triu``.
         source: tensor that is copied.
         reads: bytes read.
         order: dimensions along which elements are flipped or rolled.

@@ -122,7 +122,7 @@ def along_rows(
 
     Args:
         op: ``layernorm`` or ``rmsnorm`` of the last dimensions together, ``softmax``,
-            ``log-softmax`` or ``cumsum`` along one dimension.
+            ``log-softmax``, ``cumsum`` or ``cumprod`` along one dimension.
         source: tensor that is normalised.
         dimensions: number of dimensions of a row.
         dim: index of the last dimension of a row.
@@ -132,7 +132,7 @@ def along_rows(
     """
     pass_, normalises = "backward-data" if backward else "forward", op.endswith("norm")
     yield Meaning(
-        kind="normalisation" if normalises else "reduction" if op == "cumsum" else "softmax",
+        kind="normalisation" if normalises else "reduction" if op.startswith("cum") else "softmax",
         flops=source.elements * OPS[op].passes[pass_].per_element * source.floating,
         dtypes=(source.dtype,) if normalises else (),
     )
@@ -154,10 +154,27 @@ def along_rows(
     yield LayerPass(row_layer(op, source.shape[:end], dimensions, **parameters), pass_)
 
 
-def label_loss(labels: Value, reads: int) -> Meaning:
-    """Return the meaning of the sum of each row's score at its label, or of its gradient."""
-    why = "a loss without its softmax has no layer"
-    return Meaning(kind="loss", flops=labels.elements, reads=reads, layers_missing=why)
+@meaning_rule
+def label_loss(
+    scores: Value, labels: Value, reads: int, *, averaged: bool, backward: bool = False
+) -> Iterator[Meaning | LayerPass]:
+    """Return the meaning of the sum of each row's score at its label, or of its gradient.
+
+    Args:
+        scores: tensor of the scores, classes second.
+        labels: tensor of the labels.
+        reads: bytes read.
+        averaged: whether the scores of all rows are added up, with equal weights.
+        backward: whether the call computes the gradient.
+    """
+    yield Meaning(kind="loss", flops=labels.elements, reads=reads)
+    if not averaged or len(scores.shape) != 2:
+        raise no_layer("a loss with weights, of each row or of images")
+    batch, channels = scores.shape
+    yield LayerPass(
+        build_layer("nll", batch=batch, channels=channels),
+        "backward-data" if backward else "forward",
+    )
 
 
 @meaning_rule

@@ -67,8 +67,10 @@ def in_weights(layer: Layer, role: str) -> Shape:
 
 def in_rows_of_logits(layer: Layer, role: str) -> Shape:
     """Return the shape of a tensor: the logits, the labels or the loss."""
-    if role in ("loss", "labels"):
-        return (1,) if role == "loss" else (layer.batch,)
+    if role == "labels":
+        return (layer.batch,)
+    if role in layer.entry.exact:
+        return (1,)
     return image_shape(layer)
 
 

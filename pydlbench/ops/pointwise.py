@@ -204,6 +204,83 @@ def _cross_entropy(np: Any, layer: Layer, t: Any) -> Any:
 # The axis of the images: 1 are the channels, 2 the height, 3 the width.
 _AXIS: Final = Field(name="axis", spelling="axis", default=3, minimum=1, maximum=3)
 
+
+def _loss(
+    name: str,
+    forward: int,
+    backward: int,
+    formula: Callable[[Any, Any, Any, Layer], Any],
+    *fields: Field,
+    **options: Any,
+) -> Op:
+    """Return the mean loss of predictions ``src`` and targets ``src2``; its own gradient is one."""
+    return pointwise_op(
+        name,
+        {
+            "forward": Pass(reads=("src", "src2"), writes=("dst",), flops=forward),
+            "backward-data": Pass(reads=("src", "src2"), writes=("src",), flops=backward),
+        },
+        lambda np, s, t: formula(np, t.src, t.src2, s).sum(keepdims=True) * (1 / s.channels),
+        fields,
+        sizes=WEIGHTS,
+        dims=in_weights,
+        exact=frozenset(("dst",)),
+        no_gpu=NO_CUDA_KERNEL,
+        **options,
+    )
+
+
+def _smooth(np: Any, x: Any, y: Any, layer: Layer) -> Any:
+    distance = (x - y) * np.sign(x - y)
+    square = distance * distance * (0.5 / layer.beta)
+    return np.where(distance > layer.beta, distance - layer.beta / 2, square)
+
+
+_LOSSES: Final = (
+    # A difference, its square, the sum; backward a difference and two factors.
+    _loss("mse", 3, 3, lambda _np, x, y, _: (x - y) * (x - y)),
+    # A difference, its amount, the sum; backward its sign, and a factor.
+    _loss("l1", 3, 3, lambda np, x, y, _: (x - y) * np.sign(x - y)),
+    # Of differences up to ``beta`` also a square and a factor; as Huber's loss but for a factor.
+    _loss(
+        "smooth-l1",
+        6,
+        5,
+        _smooth,
+        Field(name="beta", spelling="beta", type="real", default=1.0, minimum=0, above=True),
+    ),
+    # (1 - target) src, less the logarithm of a sigmoid; backward a sigmoid, less the target.
+    _loss("bce-logits", 8, 6, lambda np, x, y, _: (1 - y) * x + _softplus(np, -x)),
+    # A logarithm of the target less a logarithm, times the target, the sum; backward a factor.
+    _loss("kl-div", 4, 1, lambda np, x, y, _: y * (np.log(y) - x), positive=frozenset(("src2",))),
+    # The mean of the scores of ``batch`` rows at their labels, negated.
+    pointwise_op(
+        "nll",
+        {
+            "forward": Pass(
+                reads=("src", "labels"),
+                writes=("dst",),
+                flops=lambda s: s.batch,
+                touched=lambda s: {"src": s.batch},
+            ),
+            "backward-data": Pass(
+                reads=("src", "labels"), writes=("src",), touched=lambda _: {"src": 0}
+            ),
+        },
+        lambda _np, s, t: (
+            -t.src.reshape(len(t.labels), s.channels)[
+                range(len(t.labels)), t.labels.astype(int)
+            ].sum(keepdims=True)
+            * (1 / s.batch)
+        ),
+        sizes=FLAT,
+        dims=in_rows_of_logits,
+        form="flat",
+        exact=frozenset(("dst",)),
+        no_gpu=NO_CUDA_KERNEL,
+    ),
+)
+
 _SOFTMAXES: Final = (
     # Maximum, difference, exponential, sum, quotient; backward a product and a sum over the row, a
     # difference and a product.
@@ -368,6 +445,16 @@ _OTHERS: Final = (
         form="rows",
         no_gpu=NO_CUDA_KERNEL,
     ),
+    # Products of all elements up to each one, along an axis.
+    pointwise_op(
+        "cumprod",
+        {"forward": Pass(reads=("src",), writes=("dst",), flops=1)},
+        lambda np, s, t: np.cumprod(t.src, s.axis),
+        (_AXIS,),
+        dims=in_rows,
+        form="rows",
+        no_gpu=NO_CUDA_KERNEL,
+    ),
     # ``src / keep`` if a hash of the element's index is below ``keep``, else zero. Both passes
     # compute the hash, so there is no mask in memory. The reference drops nothing.
     pointwise_op(
@@ -461,7 +548,14 @@ _OPTIMIZERS: Final = (
 #: Ops that users often run in place.
 _IN_PLACE: Final = ("relu", "relu6", "hardswish", "hardsigmoid", "silu", "add")
 
-_OUT_OF_PLACE: Final = (*_ACTIVATIONS, *NORMALISATIONS, *_SOFTMAXES, *_OTHERS, *_OPTIMIZERS)
+_OUT_OF_PLACE: Final = (
+    *_ACTIVATIONS,
+    *NORMALISATIONS,
+    *_SOFTMAXES,
+    *_LOSSES,
+    *_OTHERS,
+    *_OPTIMIZERS,
+)
 POINTWISE_OPS: Final = (
     *_OUT_OF_PLACE,
     *(in_place_op(op) for op in _OUT_OF_PLACE if op.name in _IN_PLACE),

@@ -81,7 +81,9 @@ def _elementwise(
     positive: str = "",
     numbered: bool = False,
     masked: str = "",
+    results: tuple[str, ...] = ("dst",),
     no_gpu: str = "",
+    **options: Any,
 ) -> Op:
     """Return an op.
 
@@ -93,9 +95,11 @@ def _elementwise(
         positive: Role whose elements must be above zero.
         numbered: Whether the op has a number.
         masked: ``reads`` if the last operand is a mask, ``writes`` if the result is one.
+        results: Roles of the results.
         no_gpu: Why there is no native row on a GPU.
+        options: Further attributes of the op.
     """
-    roles, result = _ROLES[:operands], MASK if masked == "writes" else "dst"
+    roles, results = _ROLES[:operands], (MASK,) if masked == "writes" else results
     reads = (*roles[:-1], MASK) if masked == "reads" else roles
 
     def settle(values: dict[str, Any]) -> None:
@@ -130,10 +134,10 @@ def _elementwise(
         settle=settle,
         shapes=lambda s: (
             {role: getattr(s, name) for role, name in zip(reads, roles, strict=True)}
-            | {result: _result_shape(s.fields)}
+            | dict.fromkeys(results, _result_shape(s.fields))
         ),
         flops=flops,
-        writes=(result,),
+        writes=results,
         reference=lambda np, s, t: reference(
             np, *(getattr(t, role) for role in reads), *((s.number,) if numbered else ())
         ),
@@ -146,7 +150,14 @@ def _elementwise(
                 name, *(getattr(s, role) for role in roles), number=s.number
             ).fields,
         },
+        **options,
     )
+
+
+def _cast(name: str, wide: str) -> Op:
+    """Return the op of a conversion between float32, the type of one role, and the precision."""
+    exact = frozenset((wide,))
+    return _elementwise(name, 1, 0, lambda _, x: x * 1.0, no_gpu=NO_CUDA_KERNEL, exact=exact)
 
 
 def _function(name: str) -> Op:
@@ -209,6 +220,52 @@ _ELEMENTWISE: Final = (
     _elementwise("select", 3, 1, lambda np, x, y, z: np.where(z > 0, x, y), masked="reads"),
     # x where y is above zero, else x z.
     _elementwise("leaky-relu-gradient", 3, 2, lambda np, x, y, z: np.where(y > 0, x, x * z)),
+    # The same, and the gradient of z before its sums: zero where y is above zero, else x y.
+    _elementwise(
+        "prelu-gradient",
+        3,
+        3,
+        lambda np, x, y, z: {
+            "dst": np.where(y > 0, x, x * z),
+            "dst2": np.where(y > 0, 0.0, x * y),
+        },
+        results=("dst", "dst2"),
+        no_gpu=NO_CUDA_KERNEL,
+    ),
+    # Zero between -a and a; a soft one moves all others towards zero.
+    _elementwise(
+        "hardshrink",
+        1,
+        2,
+        lambda np, x, a: np.where((x > a) | (-x > a), x, 0.0),
+        numbered=True,
+        no_gpu=NO_CUDA_KERNEL,
+    ),
+    _elementwise(
+        "softshrink",
+        1,
+        3,
+        lambda np, x, a: np.where(x > a, x - a, np.where(-x > a, x + a, 0.0)),
+        numbered=True,
+        no_gpu=NO_CUDA_KERNEL,
+    ),
+    # x where it is above a, else y.
+    _elementwise(
+        "threshold",
+        2,
+        1,
+        lambda np, x, y, a: np.where(x > a, x, y),
+        numbered=True,
+        no_gpu=NO_CUDA_KERNEL,
+    ),
+    _elementwise(
+        "xlogy", 2, 2, lambda np, x, y: x * np.log(y), positive="src2", no_gpu=NO_CUDA_KERNEL
+    ),
+    _elementwise("xlogx", 1, 2, lambda np, x: x * np.log(x), positive="src", no_gpu=NO_CUDA_KERNEL),
+    # A test for NaN, and two for infinities.
+    _elementwise("nan-to-num", 1, 3, lambda _, x: x, no_gpu=NO_CUDA_KERNEL),
+    _cast("cast-from-fp32", "src"),
+    _cast("cast-to-fp32", "dst"),
 )
 
 
@@ -400,7 +457,7 @@ def merged_reduction(name: str, shape: Sequence[int], over: Collection[int]) -> 
 
 #: Moves along the dimensions in ``order``, and to the shape ``dst``.
 _ALONG: Final = ("flip", "roll")
-_TO_SHAPE: Final = ("tile", "reflect")
+_TO_SHAPE: Final = ("tile", "reflect", "replicate")
 
 
 def _settle_move(values: dict[str, Any], *, name: str) -> None:
@@ -423,6 +480,8 @@ def _settle_move(values: dict[str, Any], *, name: str) -> None:
     pairs = [*zip(src, dst, strict=False)]
     if name == "tile":
         fits = all(to % size == 0 for size, to in pairs)
+    elif name == "replicate":
+        fits = all(size <= to for size, to in pairs)
     else:
         fits = all(size <= to < 3 * size - 1 or size == to for size, to in pairs)
     if name not in _TO_SHAPE or len(src) != len(dst) or not fits:
@@ -458,9 +517,9 @@ def _taken(name: str, reference: Callable[[Any, Layer, Any], Any], **options: An
     )
 
 
-def _reflect(np: Any, layer: Layer, source: Any) -> Any:
+def _border(np: Any, layer: Layer, source: Any, mode: str) -> Any:
     pads = [(to - size, (to - size) // 2) for size, to in zip(layer.src, layer.dst, strict=True)]
-    return np.pad(source, [(before, both - before) for both, before in pads], "reflect")
+    return np.pad(source, [(before, both - before) for both, before in pads], mode)
 
 
 def _triangle(name: str) -> Op:
@@ -497,7 +556,8 @@ _MOVES: Final = (
             source, [to // size for size, to in zip(s.src, s.dst, strict=True)]
         ),
     ),
-    _taken("reflect", _reflect),
+    _taken("reflect", functools.partial(_border, mode="reflect")),
+    _taken("replicate", functools.partial(_border, mode="edge")),
     _triangle("tril"),
     _triangle("triu"),
     _move("fill", (), shapes=lambda s: {"dst": s.src}, reference=lambda np, s, _: np.zeros(s.src)),
@@ -590,6 +650,11 @@ _GATHERS: Final = (
     ),
 )
 
-_OVERWRITING: Final = [op for op in _ELEMENTWISE if op.passes["forward"].writes == ("dst",)]
+# Of finite numbers, nan-to-num leaves all as they are: nothing would show that a kernel ran.
+_OVERWRITING: Final = [
+    op
+    for op in _ELEMENTWISE
+    if op.passes["forward"].writes == ("dst",) and not op.exact and op.name != "nan-to-num"
+]
 
 TENSOR_OPS: Final = (*_ELEMENTWISE, *map(_in_place, _OVERWRITING), *_REDUCTIONS, *_MOVES, *_GATHERS)

@@ -530,6 +530,15 @@ def cumsum(x: Rounded, axis: int, *, from_end: bool = False) -> Rounded:
     return _combine(sums(x.value), square, [(x, back, ...)], length=x.shape[axis])
 
 
+def cumprod(x: Rounded, axis: int) -> Rounded:
+    """Multiply all elements up to each one along an axis; each product rounds once more."""
+    assert x.exact
+    assert not x.watched
+    value = np.cumprod(x.value, axis)
+    along = np.arange(x.shape[axis]).reshape(-1, *(1 for _ in x.shape[axis + 1 :]))
+    return Rounded(value, np.square(value) * along, 1)
+
+
 def absolute(x: Rounded) -> Rounded:
     """Compute absolute values."""
     return where(x > 0, x, -x)

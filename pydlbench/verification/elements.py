@@ -67,7 +67,9 @@ def gradient(layer: Layer, t: Any, pass_: str = "backward-data") -> dict[str, Ro
         operand = getattr(t, role)
         setattr(operands, role, Rounded(operand.value, watched=True))
     result = forward(layer, operands)["dst"]
-    slopes = gradients(result, t.dst, [getattr(operands, role) for role in wanted])
+    # The incoming gradient of a loss is one.
+    incoming = getattr(t, "dst", Rounded(np.ones(result.shape)))
+    slopes = gradients(result, incoming, [getattr(operands, role) for role in wanted])
     return dict(zip(wanted, slopes, strict=True))
 
 
@@ -79,6 +81,11 @@ def _dropout(layer: Layer, t: Any) -> dict[str, Rounded]:
 def _cross_entropy(layer: Layer, t: Any) -> dict[str, Rounded]:
     results = forward(layer, t)
     return results | {"loss": results["loss"].scale(len(t.src) / layer.batch)}
+
+
+def _labels_gradient(layer: Layer, t: Any) -> dict[str, Rounded]:
+    chosen = np.arange(layer.channels) == t.labels.reshape(-1, 1)
+    return {"src": Rounded(chosen.reshape(-1, layer.channels, 1, 1)) * (-1 / layer.batch)}
 
 
 def _cross_entropy_gradient(layer: Layer, t: Any) -> dict[str, Rounded]:
@@ -138,6 +145,7 @@ _FORMULAS: Final[Mapping[tuple[str, str], Formula]] = {
     },
     ("softmax-xent", "forward"): _cross_entropy,
     ("softmax-xent", "backward-data"): _cross_entropy_gradient,
+    ("nll", "backward-data"): _labels_gradient,
     ("layernorm", "backward-data"): _layernorm_gradient,
     ("groupnorm", "backward-data"): _groupnorm_gradient,
     # A sum: the gradient does not depend on the source.
@@ -155,7 +163,7 @@ _COLUMNS: Final = (1,)
 _UNCUT_AXES: Final[Mapping[str, tuple[int, ...]]] = {
     **dict.fromkeys(("layernorm", "rmsnorm", "add-rmsnorm", "rope"), _ROWS),
     "groupnorm": (1, 2, 3),
-    **dict.fromkeys(("lrn", "softmax-xent", "concat"), _COLUMNS),
+    **dict.fromkeys(("lrn", "softmax-xent", "nll", "concat"), _COLUMNS),
 }
 
 

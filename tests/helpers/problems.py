@@ -114,6 +114,7 @@ _SMOOTH = (
     *("sigmoid", "tanh", "softplus", "logsigmoid", "elu", "silu", "mish", "gelu", "gelu-tanh"),
 )
 _ROWS = ("softmax", "log-softmax", "layernorm", "rmsnorm")
+LOSSES = ("mse", "l1", "smooth-l1", "bce-logits", "kl-div")
 _OF_LANGUAGE_MODELS = ("swiglu", "rope", "add-rmsnorm")
 _POINTWISE = (
     *(build_layer(op, **SIDES) for op in (*_PLAIN, *_SMOOTH, *_ROWS, *_OF_LANGUAGE_MODELS)),
@@ -124,6 +125,9 @@ _POINTWISE = (
     build_layer("lrn", **SIDES, local_size=3, alpha=0.5, k=1.5),
     build_layer("concat", **SIDES, sources=(2, 3, 1)),
     build_layer("softmax-xent", batch=5, channels=11),
+    build_layer("cumprod", **SIDES, axis=2),
+    *(build_layer(op, channels=333) for op in LOSSES),
+    build_layer("nll", batch=5, channels=11),
     build_layer("dropout", **SIDES, keep=0.8),
     *(build_layer(op, channels=333) for op in ("l2", "sgd", "momentum")),
 )
@@ -131,7 +135,10 @@ _POINTWISE = (
 POINTWISE = {layer.op: layer for layer in _POINTWISE}
 _STEPS = [(layer, pass_, "inference") for layer in _POINTWISE for pass_ in layer.passes]
 _STEPS += [(POINTWISE[op], "forward", "training") for op in ("batchnorm", "layernorm", "groupnorm")]
-_DEEP = {*_SMOOTH, *_OF_LANGUAGE_MODELS, "relu6", "hardsigmoid", "softmax"} - {"elu", "gelu"}
+_DEEP = {*_SMOOTH, *_OF_LANGUAGE_MODELS, *LOSSES[1:], "relu6", "hardsigmoid", "softmax"} - {
+    "elu",
+    "gelu",
+}
 #: Layer, pass and propagation; the default set has a few of those that are much alike.
 STEPS: list[Any] = [
     pytest.param(step, marks=pytest.mark.deep if step[0].op in _DEEP else ()) for step in _STEPS

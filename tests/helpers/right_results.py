@@ -73,12 +73,11 @@ def _completed(layer: Layer, tensors: Tensors) -> Tensors:
 def _slopes(layer: Layer, inputs: Tensors, role: str) -> NDArray[np.float64]:
     """Return central differences of the sum that a gradient is the slope of."""
     given = {name: array for name, array in inputs.items() if name not in _STATISTICS}
-    gradient = given.pop("dst", None)
+    gradient = given.pop("dst", 1.0)  # of a loss it is one
     added: Any = 0.0
     if layer.op == "l2":
         role, added = "weights", given.pop("gradient")
     elif layer.op == "softmax-xent":
-        assert gradient is not None
         given["src"] = np.log(gradient, dtype=np.float64)
     elif layer.op in ("softmax", "log-softmax"):
         result = given.pop("result").astype(np.float64)

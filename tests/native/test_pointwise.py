@@ -1,6 +1,7 @@
 """Memory-bound layers: every candidate of every operation, pass, precision and layout is right."""
 
 import numpy as np
+import problems
 import pytest
 
 from pydlbench import _cpu
@@ -28,7 +29,7 @@ _WEIGHTS = {"small": {"channels": 37}, "one": {"channels": 1}, "large": {"channe
 
 
 # What has functions of frameworks, and no native kernel.
-_OF_FRAMEWORKS = ("swiglu", "rope", "add-rmsnorm")
+_OF_FRAMEWORKS = (*problems.LOSSES, "nll", "cumprod", "swiglu", "rope", "add-rmsnorm")
 
 
 def _layers():

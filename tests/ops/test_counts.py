@@ -129,6 +129,19 @@ COUNTS = [
     ("concat:mb2ic1+2ih4iw5", "backward-data", 0, None, 2 * 240),
     ("softmax-xent:mb8ic15", "forward", 600, None, 2 * 240 + 4 * 8 + 4),
     ("softmax-xent:mb8ic15", "backward-data", 120, None, 2 * 240 + 4 * 8),
+    # One number is the result.
+    *(
+        (f"{op}:ic120", pass_, flops * 120, None, 2 * 240 + size)
+        for op, forward, backward in (
+            *(("mse", 3, 3), ("l1", 3, 3), ("smooth-l1", 6, 5), ("bce-logits", 8, 6)),
+            ("kl-div", 4, 1),
+        )
+        for pass_, flops, size in (("forward", forward, 4), ("backward-data", backward, 240))
+    ),
+    # Of each row, one score is read, and a label of four bytes; the gradient is written as a whole.
+    ("nll:mb8ic15", "forward", 8, None, 2 * 8 + 4 * 8 + 4),
+    ("nll:mb8ic15", "backward-data", 0, None, 4 * 8 + 2 * 120),
+    ("cumprod:mb2ic3ih4iw5axis1", "forward", 120, None, 2 * 240),
     ("dropout:mb2ic3ih4iw5", "forward", 120, None, 2 * 240),
     ("dropout:mb2ic3ih4iw5", "backward-data", 120, None, 2 * 240),
     ("l2:ic120", "forward", 240, None, 2 * 120 + 4),
@@ -148,8 +161,10 @@ COUNTS = [
         for operands, size, each in (
             (1, 96, {"abs": 1, "neg": 1, "square": 1, "sqrt": 1, "rsqrt": 2, "exp": 1, "log": 1}),
             (1, 96, {"power": 1, "log1p": 1, "expm1": 1, "erf": 1, "sin": 1, "cos": 1, "sign": 1}),
-            (1, 96, {"floor": 1, "ceil": 1, "rint": 1}),
-            (2, 104, {"add": 1, "mul": 1, "div": 1, "max": 1, "min": 1}),
+            (1, 96, {"floor": 1, "ceil": 1, "rint": 1, "hardshrink": 2, "softshrink": 3}),
+            (1, 96, {"xlogx": 2}),
+            (2, 104, {"add": 1, "mul": 1, "div": 1, "max": 1, "min": 1, "threshold": 1}),
+            (2, 104, {"xlogy": 2}),
             (2, 104, {"leaky-relu": 2, "add-square": 3, "glu": 5}),
             (3, 112, {"lerp": 3, "addcmul": 3, "addcdiv": 3, "clamp": 2, "leaky-relu-gradient": 2}),
         )
@@ -157,6 +172,12 @@ COUNTS = [
         for end in ("", "-in-place")
     ),
     ("elementwise:add:9:9by-1", "forward", 9, None, 54),
+    ("elementwise:nan-to-num:9", "forward", 27, None, 36),
+    # Two results, and one number for all.
+    ("elementwise:prelu-gradient:9:9:1", "forward", 27, None, 2 * (9 + 9 + 1 + 9 + 9)),
+    # One of the tensors is in float32.
+    ("elementwise:cast-from-fp32:9", "forward", 0, None, 4 * 9 + 2 * 9),
+    ("elementwise:cast-to-fp32:9", "forward", 0, None, 2 * 9 + 4 * 9),
     ("elementwise:sum3:9:9:1", "forward", 18, None, 56),
     ("elementwise:sum3-in-place:9:9:1", "forward", 18, None, 56),
     ("elementwise:add:9:9by2", "forward", 18, None, 54),
@@ -178,6 +199,7 @@ COUNTS = [
     ("move:roll:6x2by01", "forward", 0, None, 48),
     ("move:tile:1x2:6x2", "forward", 0, None, 28),
     ("move:reflect:3x2:5x2", "forward", 0, None, 32),
+    ("move:replicate:3x2:9x2", "forward", 0, None, 48),
     # Six elements are not above, three not below the diagonal.
     ("move:tril:3x3", "forward", 0, None, 30),
     ("move:triu:4x3", "forward", 0, None, 36),

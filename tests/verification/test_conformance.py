@@ -39,9 +39,10 @@ PROBLEMS = (
         for operands, by, ops in (
             (1, "", ("abs", "neg", "square", "sqrt", "rsqrt", "exp", "log", "log1p", "expm1")),
             (1, "", ("erf", "sin", "cos", "sign", "floor", "ceil", "rint")),
-            (1, "by0.5", ("power",)),
-            (2, "", ("mul", "div", "max", "min", "leaky-relu", "glu")),
-            (2, "by-0.5", ("add", "add-square")),
+            (1, "", ("xlogx",)),
+            (1, "by0.5", ("power", "hardshrink", "softshrink")),
+            (2, "", ("mul", "div", "max", "min", "leaky-relu", "glu", "xlogy")),
+            (2, "by-0.5", ("add", "add-square", "threshold")),
             (3, "", ("lerp", "sum3", "clamp", "leaky-relu-gradient", "select")),
             (3, "by2", ("addcmul", "addcdiv")),
         )
@@ -49,6 +50,15 @@ PROBLEMS = (
         for end in ("", "-in-place")
     ),
     *(f"elementwise:{op}:4x6:4x1" for op in ("eq", "ne", "lt", "le", "gt", "ge")),
+    *("elementwise:prelu-gradient:4x3x5:4x3x5:3x1", "elementwise:cast-from-fp32:4x6"),
+    *(
+        "elementwise:nan-to-num:4x6",
+        "elementwise:cast-to-fp32:4x6",
+        "move:replicate:2x5x4:2x8x9",
+        "cumprod:mb2ic3ih2iw4axis2",
+    ),
+    *("mse:ic61", "l1:ic61", "smooth-l1:ic61beta0.25", "bce-logits:ic61", "kl-div:ic61"),
+    "nll:mb5ic7",
     *(f"reduction:{op}:4x3x5:4x1x5" for op in _REDUCTIONS),
     *("move:copy:8", "move:fill:3x4", "move:permute:4x2x3by201"),
     *(

@@ -813,16 +813,30 @@ _ROW_RULES: Final[Mapping[str, Callable[[AtenCall], Meaning]]] = {
     # Scores and labels; one score of each row is read.
     **dict.fromkeys(
         ("nll_loss_forward", "nll_loss2d_forward"),
-        lambda c: rows.label_loss(c[1], c[1].elements * c[0].itemsize + least_bytes(c.values[1:])),
+        lambda c: rows.label_loss(
+            c[0],
+            c[1],
+            c[1].elements * c[0].itemsize + least_bytes(c.values[1:]),
+            averaged=c[2] is None and c[3] != 0,
+        ),
     ),
     # Outer gradient, scores, labels: the result is zero except at the labels; no score is read.
     **dict.fromkeys(
         ("nll_loss_backward", "nll_loss2d_backward"),
-        lambda c: rows.label_loss(c[2], c.bytes_without(c[1])),
+        lambda c: rows.label_loss(
+            c[1],
+            c[2],
+            c.bytes_without(c[1]),
+            averaged=c[3] is None and c[4] != 0,
+            backward=True,
+        ),
     ),
     **{name: _reduction(name) for name in ("sum", "mean", "argmax", "argmin", "max", "min")},
-    **{name: _reduction(name) for name in ("prod", "cumprod", "logsumexp")},
-    "cumsum": lambda c: rows.along_rows("cumsum", c[0], dim=c.get(1, "dim")),
+    **{name: _reduction(name) for name in ("prod", "logsumexp")},
+    **dict.fromkeys(
+        ("cumsum", "cumprod"),
+        lambda c: rows.along_rows(c.operator, c[0], dim=c.get(1, "dim")),
+    ),
     **{name: _reduction(name) for name in ("var", "var_mean", "std")},
     "amax": lambda c: rows.reduction("max", c[0], _reduced_dims(c)),
     "amin": lambda c: rows.reduction("min", c[0], _reduced_dims(c)),
@@ -851,11 +865,18 @@ _ARITHMETIC: Final = (
     *("reciprocal", "round", "sgn", "sign", "sin", "sqrt", "square", "trunc", "floor_divide"),
     *("add", "atan2", "div", "fmod", "maximum", "minimum", "mul", "pow", "remainder", "sub"),
     *("rsub", *_COMPARISONS, "bitwise_and", "bitwise_not", "bitwise_or"),
-    *("bitwise_xor", "clamp_max", "clamp_min", "masked_fill", "where", "threshold", "rsqrt"),
-    *("leaky_relu_backward", "lerp", "native_dropout_backward", "mse_loss", "mse_loss_backward"),
-    *("l1_loss", "smooth_l1_loss", "smooth_l1_loss_backward", "binary_cross_entropy"),
-    *("binary_cross_entropy_backward", "binary_cross_entropy_with_logits"),
+    *("bitwise_xor", "clamp_max", "clamp_min", "masked_fill", "where", "rsqrt", "xlogy"),
+    *("leaky_relu_backward", "lerp", "native_dropout_backward", "binary_cross_entropy"),
+    "binary_cross_entropy_backward",
 )
+#: Losses of the table by PyTorch's operators, which end with ``_backward`` for gradients.
+_LOSSES: Final = {
+    "mse_loss": "mse",
+    "l1_loss": "l1",
+    "smooth_l1_loss": "smooth-l1",
+    "huber_loss": "smooth-l1",
+    "binary_cross_entropy_with_logits": "bce-logits",
+}
 #: Ops of the table by PyTorch's operators, whose gradients end with ``_backward``.
 _ACTIVATIONS: Final = {
     **{name: name for name in ("elu", "gelu", "hardsigmoid", "hardswish", "mish", "sigmoid")},
@@ -911,6 +932,23 @@ def _gated(call: AtenCall) -> Meaning:
     return elementwise.arithmetic("glu", *halves)
 
 
+def _loss(call: AtenCall) -> Meaning:
+    """Arguments: prediction, target, perhaps weights, reduction, perhaps where it is smooth.
+
+    A gradient has the outer one before them.
+    """
+    name = call.operator.removesuffix("_backward")
+    backward = name != call.operator
+    given, op = call.arguments[backward:], _LOSSES[name]
+    numbers = [number for number in given[2:] if number is not None]
+    weighted = any(isinstance(number, Value) for number in numbers)
+    reduction, beta = 0 if weighted else (*numbers, 1)[0], (*numbers[1:], 1.0)[0]
+    parameters: dict[str, Any] = {"beta": float(beta)} if op == "smooth-l1" else {}
+    return elementwise.loss(
+        op, *given[:2], averaged=reduction != 0, backward=backward, **parameters
+    )
+
+
 def _adam(call: AtenCall) -> Meaning:
     """Arguments: weights, gradients, both averages, perhaps maxima, numbers of steps.
 
@@ -944,7 +982,17 @@ _ELEMENTWISE_RULES: Final[Mapping[str, Callable[[AtenCall], Meaning]]] = {
         ("addcmul", "addcdiv"),
         lambda c: _elementwise(c, *c.arguments[:3], factor=c.number(3, "value", 1)),
     ),
+    **dict.fromkeys([name + end for name in _LOSSES for end in ("", "_backward")], _loss),
     "glu": _gated,
+    "celu": lambda c: elementwise.exponential_linear(
+        c[0], alpha := c.number(1, "alpha", 1.0), 1.0, 1 / alpha
+    ),
+    **dict.fromkeys(
+        ("hardshrink", "softshrink"),
+        lambda c: _elementwise(c, c[0], factor=c.number(1, "lambd", 0.5)),
+    ),
+    "nan_to_num": lambda c: _elementwise(c, c[0]),
+    "threshold": lambda c: _elementwise(c, c[0], c[2], factor=c.number(1, "threshold", 0)),
     "round": lambda c: _elementwise(c, c[0]),
     "leaky_relu": lambda c: _elementwise(c, c[0], c.get(1, "negative_slope", 0.01)),
     "_prelu_kernel": lambda c: _elementwise(c, name="prelu"),
@@ -980,6 +1028,8 @@ def _clone(call: AtenCall) -> Meaning:
     elif memory_format != "contiguous_format":
         axes = [axes[0], *axes[2:], axes[1]]
     # Casts have results of another size.
+    if call.dtype not in (None, source.dtype) and axes == source.axes_in_memory:
+        return moves.cast(source, call.dtype, least_bytes([source]))
     converts = call.operator == "_to_copy"
     reads = least_bytes([source]) if converts else moves.bytes_copied(source, call.results)
     why = "a conversion has no layer" if call.dtype not in (None, source.dtype) else ""
@@ -990,6 +1040,8 @@ def _copy_into(call: AtenCall) -> Meaning:
     """Arguments: target and source."""
     target, source = call.values
     alike = (target.dtype, target.shape) == (source.dtype, source.shape)
+    if target.shape == source.shape and not alike and target.strides == source.strides:
+        return moves.cast(source, target.dtype, least_bytes([source]))
     why = "" if alike else "a copy to another type or shape has no layer"
     return moves.copy(source, target.axes_in_memory, least_bytes([source]), why)
 
@@ -1045,11 +1097,11 @@ def _taken(call: AtenCall) -> Meaning:
         shape = (1,) * (len(call[1]) - len(source.shape)) + source.shape
         options["result"] = [size * times for size, times in zip(shape, call[1], strict=True)]
         op = "tile"
-    elif op.startswith("reflection"):
+    elif op.startswith(("reflection", "replication")):
         pads = [sum(pair) for pair in zip(call[1][::2], call[1][1::2], strict=True)][::-1]
         pads = [0] * (len(source.shape) - len(pads)) + pads
         options["result"] = [size + pad for size, pad in zip(source.shape, pads, strict=True)]
-        op = "reflect"
+        op = "reflect" if op.startswith("reflection") else "replicate"
     return moves.taken(op, source, reads, **options)
 
 
@@ -1139,18 +1191,19 @@ _VIEWS: Final = (
     *("_local_scalar_dense", "is_same_size", "resize", "set", "sym_numel", "sym_size"),
     *("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"),
 )
-_COPIES: Final = ("im2col", "replication_pad1d", "replication_pad2d", "replication_pad3d")
 _RANDOM: Final = (
     *("bernoulli", "exponential", "multinomial", "normal", "rand", "rand_like", "randint"),
     *("randn", "randn_like", "random", "randperm", "uniform"),
 )
 _MOVE_RULES: Final[Mapping[str, Callable[[AtenCall], Meaning]]] = {
     **dict.fromkeys(_VIEWS, lambda _: moves.view()),
-    **dict.fromkeys(
-        _COPIES, lambda c: moves.other_copy(moves.bytes_copied(c.values[0], c.results))
-    ),
+    "im2col": lambda c: moves.other_copy(moves.bytes_copied(c.values[0], c.results)),
     **dict.fromkeys(("flip", "roll", "repeat", "tril", "triu"), _taken),
-    **{f"reflection_pad{sides}d": _taken for sides in (1, 2, 3)},
+    **{
+        f"{kind}_pad{sides}d": _taken
+        for kind in ("reflection", "replication")
+        for sides in (1, 2, 3)
+    },
     **dict.fromkeys(("clone", "_to_copy"), _clone),
     "copy": _copy_into,
     **dict.fromkeys(("arange", "eye", "linspace", "scalar_tensor"), lambda _: moves.other_copy(0)),

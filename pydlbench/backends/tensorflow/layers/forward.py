@@ -438,6 +438,20 @@ def _added_and_normalised(layer: Any, options: TensorFlowForwardOptions) -> Func
     return lambda x, y, w: (norm(x + y, w), x + y)
 
 
+def _mean_of(loss: Function) -> Callable[[Any, TensorFlowForwardOptions], Function]:
+    """Return the mean of a loss of each element, in float32."""
+    return always(lambda x, y: tf.reduce_mean(loss(tf.cast(x, _FLOAT32), tf.cast(y, _FLOAT32))))
+
+
+def _smooth(x: tf.Tensor, y: tf.Tensor, beta: float) -> tf.Tensor:
+    distance = tf.abs(x - y)
+    return tf.where(distance > beta, distance - beta / 2, distance * distance * (0.5 / beta))
+
+
+def _label_loss(x: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+    return -tf.reduce_mean(tf.gather(tf.cast(x, _FLOAT32), labels, batch_dims=1))
+
+
 #: Forward functions by :func:`~pydlbench.backends.frameworks.backend.op_of` a layer.
 FORWARD: Final[Mapping[str, Callable[[Any, TensorFlowForwardOptions], Function]]] = {
     "conv": _of_one_side_too(_convolution),
@@ -481,6 +495,15 @@ FORWARD: Final[Mapping[str, Callable[[Any, TensorFlowForwardOptions], Function]]
     "softmax": lambda layer, _: partial(tf.nn.softmax, axis=layer.axis),
     "log-softmax": lambda layer, _: partial(tf.nn.log_softmax, axis=layer.axis),
     "cumsum": lambda layer, _: partial(tf.cumsum, axis=layer.axis),
+    "cumprod": lambda layer, _: partial(tf.math.cumprod, axis=layer.axis),
+    "mse": _mean_of(tf.math.squared_difference),
+    "l1": _mean_of(lambda x, y: tf.abs(x - y)),
+    "smooth-l1": lambda layer, options: _mean_of(partial(_smooth, beta=layer.beta))(layer, options),
+    "bce-logits": _mean_of(
+        lambda x, y: tf.nn.sigmoid_cross_entropy_with_logits(labels=y, logits=x)
+    ),
+    "kl-div": _mean_of(lambda x, y: y * (tf.math.log(y) - x)),
+    "nll": always(_label_loss),
     "softmax-xent": _loss,
     "l2": always(lambda w: tf.nn.l2_loss(tf.cast(w, _FLOAT32))),
     "sgd": always(descend),

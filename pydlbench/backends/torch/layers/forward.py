@@ -301,6 +301,11 @@ def _local_response(layer: Any, options: TorchForwardOptions) -> Function:
     return forward
 
 
+def _in_float32(loss: Function, **options: float) -> Function:
+    """Return a loss of numbers that are converted, as in automatic mixed precision."""
+    return lambda x, y: loss(x.float(), y.float(), **options)
+
+
 def _loss(_layer: Any, _options: TorchForwardOptions) -> Function:
     # As in F.cross_entropy; half precisions are converted, as in automatic mixed precision.
     def forward(x: torch.Tensor, labels: torch.Tensor) -> Any:
@@ -361,11 +366,22 @@ _ELEMENTWISE: Final[Mapping[str, Function]] = {
     "addcdiv": lambda x, y, z, a, **out: torch.addcdiv(x, y, z, value=a, **out),
     "select": lambda x, y, mask, _, **out: torch.where(mask, x, y, **out),
     "leaky-relu-gradient": lambda x, y, z, _, **out: torch.where(y > 0, x, x * z, **out),
+    "prelu-gradient": lambda x, y, z, _: torch.ops.aten._prelu_kernel_backward(x, y, z),  # noqa: SLF001
+    "hardshrink": torch.ops.aten.hardshrink,
+    "softshrink": torch.ops.aten.softshrink,
+    "threshold": lambda x, y, a, **out: torch.where(x > a, x, y, **out),
+    "xlogx": lambda x, _, **out: torch.xlogy(x, x, **out),
+    "nan-to-num": lambda x, _, **out: torch.nan_to_num(x, **out),
 }
 
 
-def _arithmetic(layer: Any, _options: TorchForwardOptions) -> Function:
+def _arithmetic(layer: Any, options: TorchForwardOptions) -> Function:
     name = layer.op.removesuffix(IN_PLACE)
+    if name.startswith("cast"):
+        if options.dtype == torch.float32:
+            raise UnsupportedError("nothing is converted in fp32; nearest: --precision bf16")
+        narrow = options.dtype if name == "cast-from-fp32" else torch.float32
+        return lambda x: x.to(narrow)
     function: Function = _ELEMENTWISE.get(name) or getattr(torch, name)
     numbers = (layer.number,) if name in _ELEMENTWISE else ()
     if name != layer.op:
@@ -401,22 +417,23 @@ def _move(layer: Any, options: TorchForwardOptions) -> Function:
         "flip": lambda x: x.flip(order),
         "roll": lambda x: x.roll([layer.src[axis] // 2 for axis in order], order),
         "tile": lambda x: x.repeat([to // size for size, to in pairs]),
-        "reflect": lambda x: F.pad(x, _mirrored(pairs), mode="reflect"),
+        "reflect": lambda x: F.pad(x, _bordered(pairs), mode="reflect"),
+        "replicate": lambda x: F.pad(x, _bordered(pairs), mode="replicate"),
         "tril": torch.tril,
         "triu": torch.triu,
     }
     return moved.get(layer.op, lambda x: x.permute(order).contiguous())
 
 
-def _mirrored(pairs: Sequence[tuple[int, int]]) -> list[int]:
+def _bordered(pairs: Sequence[tuple[int, int]]) -> list[int]:
     """Return PyTorch's pads, innermost first, for the sizes before and after.
 
     Raises:
-        UnsupportedError: PyTorch reflects only the last dimensions of a tensor with two others.
+        UnsupportedError: PyTorch pads so only the last dimensions of a tensor with two others.
     """
     pads = [((to - size) // 2, (to - size) - (to - size) // 2) for size, to in pairs]
     if len(pairs) not in (3, 4, 5) or any(map(any, pads[:2])):
-        raise UnsupportedError("torch reflects only sides of images; nearest: 1x3x8x8:1x3x10x10")
+        raise UnsupportedError("torch pads so only sides of images; nearest: 1x3x8x8:1x3x10x10")
     return [pad for pair in reversed(pads[2:]) for pad in pair]
 
 
@@ -517,10 +534,17 @@ FORWARD: Final[Mapping[str, Callable[[Any, TorchForwardOptions], Function]]] = {
     "softmax": lambda layer, _: lambda x: torch.softmax(x, layer.axis),
     "log-softmax": lambda layer, _: lambda x: torch.log_softmax(x, layer.axis),
     "softmax-xent": _loss,
+    "mse": always(_in_float32(F.mse_loss)),
+    "l1": always(_in_float32(F.l1_loss)),
+    "smooth-l1": lambda layer, _: _in_float32(F.smooth_l1_loss, beta=layer.beta),
+    "bce-logits": always(_in_float32(F.binary_cross_entropy_with_logits)),
+    "kl-div": always(_in_float32(F.kl_div)),
+    "nll": always(lambda x, labels: F.nll_loss(x.float(), labels)),
     "l2": always(lambda w: w.float().pow(2).sum() / 2),
     "sgd": _descent,
     "momentum": _momentum,
     "cumsum": lambda layer, _: lambda x: torch.cumsum(x, layer.axis),
+    "cumprod": lambda layer, _: lambda x: torch.cumprod(x, layer.axis),
     "relu-in-place": always(torch.relu_),
     "relu6-in-place": always(functools.partial(F.relu6, inplace=True)),
     "hardswish-in-place": always(functools.partial(F.hardswish, inplace=True)),
@@ -584,4 +608,9 @@ RESULTS: Final[Mapping[str, Callable[[Any, Any], Mapping[str, torch.Tensor]]]] =
     "groupnorm": _normalised,
     "softmax-xent": lambda _, results: {"dst": results[1].exp(), "loss": results[0]},
     "add-rmsnorm": lambda _, results: dict(zip(("dst", "result"), results, strict=True)),
+    "elementwise": lambda layer, results: (
+        dict(zip(layer.writes("forward"), results, strict=True))
+        if isinstance(results, tuple)
+        else {}
+    ),
 }

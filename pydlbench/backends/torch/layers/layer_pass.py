@@ -207,7 +207,7 @@ class _TorchPass(FrameworkLayerPass):
         wanted = [tensors[role] for role in self.roles.writes]
         # The incoming gradient of a loss is one.
         incoming = torch.ones((), device=operands.place.device)
-        if self.op != "softmax-xent":
+        if "dst" in self.layer.reads(self.spec.pass_) and self.op != "softmax-xent":
             incoming = operands.tensor("dst")
         program = gradients.gradient(self.function, tuple(tensors.values()), wanted, incoming)
         if self.op in SAVED and operands.inputs:

@@ -108,16 +108,24 @@ def test_layers_on_tensors_of_any_shape(backend):
         *(f"reduction:{op}:4x6x5:4x1x5" for op in ops_of_kind("reduction")),
         *("move:copy:30", "move:fill:6x5", "move:permute:4x6x5by201"),
         *("move:flip:6x5by1", "move:roll:6x5by01", "move:tile:1x6x5:3x6x10", "move:tril:6x5"),
-        *("move:reflect:1x2x6x5:1x2x8x6", "move:triu:6x5", "elementwise:select:6x5:1x5:6x1"),
+        *("move:reflect:1x2x6x5:1x2x8x6", "move:triu:6x5", "move:replicate:1x2x6x5:1x2x9x9"),
+        *("elementwise:prelu-gradient:2x6x5:2x6x5:1x6x1", "elementwise:select:6x5:1x5:6x1"),
         *("gather:rows:6x5:9", "gather:add-rows:6x5:9"),
     ]
     for text in texts:
         layer = parse_problem(text)
-        (variant,) = backend.variants(KernelSpec(layer=layer, mode="eager"))
-        inputs = make_inputs(layer, "forward", "fp32", seed=5)
-        written = variant.build(inputs).outputs()[layer.result("forward")]
-        verdict = verify(layer, "forward", "fp32", inputs, written, seed=7)
+        # Nothing is converted in fp32.
+        precision = "bf16" if ":cast" in text else "fp32"
+        case = KernelSpec(layer=layer, mode="eager", precision=precision)
+        (variant,) = backend.variants(case)
+        inputs = make_inputs(layer, "forward", precision, seed=5)
+        written = variant.build(inputs).outputs()
+        main = written.pop(layer.result("forward"))
+        verdict = verify(layer, "forward", precision, inputs, main, seed=7, extra=written)
         assert verdict.status == "ok", (text, verdict)
+        assert layer.kind == "reduction" or 1 + len(written) == len(layer.writes("forward"))
+    with pytest.raises(UnsupportedError, match="nearest: --precision bf16"):
+        backend.variants(KernelSpec(layer=parse_problem("elementwise:cast-to-fp32:9")))
 
 
 @pytest.mark.parametrize("cell", ["lstm", "gru", "rnn-tanh", "rnn-relu"])
