@@ -6,9 +6,10 @@
 
 Each swap puts a slower or faster kernel, of NumPy, PyTorch or Numba, into a step of mnist, cifar10
 or a small transformer. It is right if the saving of the step lies in the interval that was foretold
-(``in``), consistent if the two intervals overlap. It cannot be told if the step's interval has
-both zero and what was foretold, so steps are short. With --json each answer is added to a file at
-once, and swaps that it has are not measured again. Run it alone on the machine.
+(``in``) or the two intervals overlap (``overlap``); the step's is the wider one. It cannot be told
+if the step's interval has both zero and what was foretold, so steps are short. With --json each
+answer is added to a file at once, and swaps that it has are not measured again. Run it alone on the
+machine.
 """
 
 from __future__ import annotations
@@ -178,15 +179,14 @@ def line(swap: tuple[str, ...], found: dict[str, Any]) -> list[str]:
         ends = " .. ".join(format_seconds(term[end]) for end in ("ci_low", "ci_high"))
         return f"{format_seconds(term['saved_s'])} ({ends})"
 
-    told = {True: "in", False: "out", None: "not told"}[found["as_foretold"]]
-    overlap = step["ci_low"] <= foretold["ci_high"] and foretold["ci_low"] <= step["ci_high"]
+    within = foretold["ci_low"] <= step["saved_s"] <= foretold["ci_high"]
+    told = {True: "in" if within else "overlap", False: "out", None: "not told"}
     return [
         *swap,
         between(foretold),
         between(step),
         format_seconds(found["dispatch"]["saved_s"]),
-        told,
-        "yes" if overlap else "no",
+        told[found["as_foretold"]],
         f"{found['seconds']:.0f} s",
     ]
 
@@ -225,13 +225,13 @@ def main() -> None:
         "step",
         "dispatch",
         "told",
-        "overlap",
         "seconds",
     ]
-    told = [row[-3] for row in rows]
+    told = [row[-2] for row in rows]
     table = markdown_table(titles, rows)
     table += (
-        f"\n{told.count('in')} of {len(told) - told.count('not told')} that could be told are in"
+        f"\n{told.count('in')} in, {told.count('overlap')} overlap, of "
+        f"{len(told) - told.count('not told')} that could be told"
     )
     print(table)
     if given.md:

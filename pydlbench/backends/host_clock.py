@@ -244,6 +244,8 @@ class HostClock:
     Attributes:
         around: functions that are called with the number of a sample right before and right after
             it, outside of its time; None without any.
+        parts: returns sums over all calls since it was called last, such as seconds of a part of
+            each, which become ``parts`` of a sample; None without any.
     """
 
     def __init__(
@@ -259,6 +261,7 @@ class HostClock:
         self._watcher = watcher
         self._now: Callable[[], float] = _NOW
         self.around: tuple[Callable[[int], None], Callable[[int], None]] | None = None
+        self.parts: Callable[[], Sequence[float]] | None = None
 
     def sample(self, request: ChunkRequest) -> Chunk:
         """Time the requested samples, after the untimed calls."""
@@ -277,11 +280,14 @@ class HostClock:
             call()
         wait()
         seconds: list[float] = []
-        inner, around = range(request.inner), self.around
+        parts: list[list[float]] = []
+        inner, around, sums = range(request.inner), self.around, self.parts
         with HostCounters(self._cpus) as counters:
             for number in range(request.samples):
                 if around is not None:
                     around[0](number)
+                if sums is not None:
+                    sums()
                 start = now()
                 for _ in inner:
                     call()
@@ -290,8 +296,11 @@ class HostClock:
                 _PROFILE(None)
                 _TRACE(None)
                 end = now()
+                if sums is not None:
+                    parts.append([each / request.inner for each in sums()])
                 if around is not None:
                     around[1](number)
                 seconds.append((end - start) / request.inner)
         calls = request.samples * request.inner
-        return counters.chunk(seconds, faults=counters.faults / calls)
+        chunk = counters.chunk(seconds, faults=counters.faults / calls)
+        return msgspec.structs.replace(chunk, parts=tuple(map(tuple, parts)))

@@ -3,17 +3,14 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from operator import mul
 from typing import Final
 
 import msgspec
 
-from pydlbench.analysis.call_times import CACHES
-from pydlbench.analysis.experiments import FRESH_MEMORY
 from pydlbench.analysis.ledger_difference import BETWEEN_CALLS, TRACED_STEP, compare_steps
-from pydlbench.analysis.rows import measure_fault
 from pydlbench.analysis.subjects import with_parts
 from pydlbench.backends.steps import requests
-from pydlbench.backends.steps.timed_calls import SwappedOperators
 from pydlbench.records.agreement import SwapSaving, SwapTerm
 from pydlbench.records.ledger import LedgerDifference
 from pydlbench.records.step import StepRecord, StepSpec
@@ -27,28 +24,21 @@ from pydlbench.units import format_seconds
 from pydlbench.workers.host import RemoteKernel, releasing
 
 #: Processes that time the calls alone.
-PROCESSES: Final = 6
+PROCESSES: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
 class CallsAlone:
     """The swapped calls of a step, each alone, in several processes.
 
-    The sums over the calls of a step are by process, for the original and for the user's kernel.
-
     Attributes:
         calls: the distinct calls, with their numbers in a step.
-        seconds: with operands in caches.
-        cold_s: after other memory was written.
-        faults: page faults.
-        fault_s: seconds of a page fault; None if unknown.
+        seconds: the sums over the calls of a step by process, with operands in caches and memory
+            that is kept, for the original and for the user's kernel.
     """
 
     calls: Sequence[RecordedCall]
     seconds: Sequence[Mapping[int, float]]
-    cold_s: Sequence[Mapping[int, float]] = ()
-    faults: Sequence[Mapping[int, float]] = ()
-    fault_s: float | None = None
 
     def has(self, call: CallInContext | LedgerDifference) -> bool:
         """Whether a call of a traced step is one of these."""
@@ -88,13 +78,11 @@ def time_alone(spec: StepSpec, session: Session) -> CallsAlone:
             for error in study.take([subject], first=number).values():
                 raise error
     visits = study.table.series("alone")
-    sums = [
-        {visit.round: median(parts[place] for parts in visit.parts) for visit in visits}
-        for place in range(2 * SwappedOperators.PARTS)  # of the original and of the user's kernel
+    seconds = [
+        {visit.round: median(parts[side] for parts in visit.parts) for visit in visits}
+        for side in range(2)  # the original and the user's kernel
     ]
-    fault_s = None if spec.on_gpu else measure_fault(session)
-    seconds, cold_s, faults = (sums[part :: SwappedOperators.PARTS] for part in range(3))
-    return CallsAlone(calls, seconds, cold_s, faults, fault_s)
+    return CallsAlone(calls, seconds)
 
 
 def _rounds(
@@ -102,18 +90,13 @@ def _rounds(
 ) -> Chunk:
     """Return samples whose parts are sums over a step, of the original and of the user's kernel."""
     chunk = kernel.sample(msgspec.structs.replace(request, inner=1, touch=False))
-    both = 2 * SwappedOperators.PARTS
-    width = both * len(counts)
-    rows = [chunk.seconds[begin : begin + width] for begin in range(0, len(chunk.seconds), width)]
-    parts = [
-        [
-            sum(count * each for count, each in zip(counts, row[place::both], strict=True))
-            for place in range(both)
-        ]
-        for row in rows
+    both = chunk.seconds[::2], chunk.seconds[1::2]
+    width = len(counts)
+    sums = [
+        [sum(map(mul, counts, side[begin : begin + width])) for begin in range(0, len(side), width)]
+        for side in both
     ]
-    seconds = [row[0] + row[SwappedOperators.PARTS] for row in parts]
-    return with_parts(chunk, seconds, parts)
+    return with_parts(chunk, [*map(sum, zip(*sums, strict=True))], [*zip(*sums, strict=True)])
 
 
 def saving_of(
@@ -127,33 +110,29 @@ def saving_of(
         swapped: the step with the swap.
         control: the step with the original called through the same Python hook.
     """
-    foretold_s = _less(*alone.seconds)
-    step_s = _less(control.rounds_s, swapped.rounds_s)
-    rows = _fresh_memory(alone, swapped, control)
-    of_context = 0.0
-    rest = "the step less the rows above"
-    if control.calls is not None and swapped.calls is not None:
-        before, after = (
-            sum(call.in_context_s for call in step.calls or () if alone.has(call))
-            for step in (control, swapped)
+    at_place = bool(control.swapped and swapped.swapped)
+    foretold_s = hot_s = _less(*alone.seconds)
+    how = "original less swapped call, each alone, times the calls of a step"
+    if at_place:
+        (before_s, faults), (after_s, others) = control.swapped, swapped.swapped
+        foretold_s = _less(before_s, after_s)
+        how = (
+            "original less swapped calls, each at its place in the timed steps, with "
+            f"{median(faults.values()):.0f} and {median(others.values()):.0f} page faults; alone, "
+            "in caches and in memory that is kept, they save "
+            f"{format_seconds(median(hot_s.values()))}"
         )
-        of_context = before - median(alone.seconds[0].values())
-        left = before - after - median(foretold_s.values()) - sum(row.saved_s for row in rows)
-        caches = _caches(alone, left)
-        rows += [caches, *_elsewhere(alone, swapped, control)]
-        rest += f"; {format_seconds(left - caches.saved_s)} of it in these calls, as traced"
-    foretold = _term(
-        "foretold by the calls alone",
-        "original less swapped call, each alone, times the calls of a step",
-        foretold_s,
-        of_context,
-    )
+    step_s = _less(control.rounds_s, swapped.rounds_s)
+    foretold = _term("foretold by the calls", how, foretold_s)
+    rows = []
+    if control.calls is not None and swapped.calls is not None:
+        rows = _elsewhere(alone, swapped, control)
     known = foretold.saved_s + sum(row.saved_s for row in rows)
     unexplained = {number: each - known for number, each in step_s.items()}
     return SwapSaving(
         calls=sum(call.count for call in alone.calls),
         foretold=foretold,
-        between=(*rows, _term("unexplained", rest, unexplained)),
+        between=(*rows, _term("unexplained", "the step less the rows above", unexplained)),
         step=_term(
             "saved in the step",
             "steps with the original and with the kernel of the swap, in turn",
@@ -164,40 +143,6 @@ def saving_of(
             "the original through the same Python hook, less the step as it is",
             _less(control.rounds_s, a.rounds_s),
         ),
-    )
-
-
-def _fresh_memory(alone: CallsAlone, swapped: StepRecord, control: StepRecord) -> list[SwapTerm]:
-    """Return the saving by page faults that the step has less, and the calls alone have not."""
-    if alone.fault_s is None or control.faults is None or swapped.faults is None:
-        return []
-    step = control.faults - swapped.faults
-    fewer = {number: step - each for number, each in _less(*alone.faults).items()}
-    how = (
-        f"the step has {step:.0f} page faults less, the calls alone "
-        f"{step - median(fewer.values()):.0f}, at {1e6 * alone.fault_s:.2f} us each"
-    )
-    return [_term(FRESH_MEMORY, how, {n: alone.fault_s * each for n, each in fewer.items()})]
-
-
-def _caches(alone: CallsAlone, left: float) -> SwapTerm:
-    """Return the saving that is added by operands that are not in caches.
-
-    In a step some operands are in caches, so it is an upper bound, limited to what is left.
-
-    Args:
-        alone: the calls alone.
-        left: what these calls save in the step beyond what other causes explain.
-    """
-    cold, hot = _less(*alone.cold_s), _less(*alone.seconds)
-    more = _less(cold, hot)
-    middle = median(more.values())
-    share = min(1.0, max(0.0, left / middle)) if middle else 0.0
-    return _term(
-        CACHES,
-        "the saving of the calls alone after other memory was written, less that with operands in "
-        "caches; no more than these calls save in the step",
-        {number: share * each for number, each in more.items()},
     )
 
 
@@ -225,17 +170,8 @@ def _less(a: Mapping[int, float], b: Mapping[int, float]) -> dict[int, float]:
     return {number: a[number] - b[number] for number in sorted(a.keys() & b.keys())}
 
 
-def _term(name: str, how: str, values: Mapping[int, float], context: float = 0.0) -> SwapTerm:
-    """Return the median of a saving with its interval.
-
-    Args:
-        name: name of the term.
-        how: how it was measured.
-        values: the saving by round.
-        context: what the original takes longer in the step than alone. The interval allows for it:
-            that of the other kernel may be as long, or none.
-    """
+def _term(name: str, how: str, values: Mapping[int, float]) -> SwapTerm:
+    """Return the median of a saving by round, with its interval."""
     interval = median_interval(values.values(), signed=True)
-    low = None if interval is None else interval.low + min(0.0, context)
-    high = None if interval is None else interval.high + max(0.0, context)
+    low, high = (None, None) if interval is None else (interval.low, interval.high)
     return SwapTerm(term=name, saved_s=median(values.values()), ci_low=low, ci_high=high, how=how)

@@ -143,7 +143,7 @@ class SwapSaving(Record, frozen=True, kw_only=True):
 
     Attributes:
         calls: number of swapped calls in a step.
-        foretold: the saving by the calls alone; its interval allows for the original's context.
+        foretold: the saving by the calls: at their places in timed steps, or on a GPU alone.
         between: terms by which the step's saving differs.
         step: the saving of the step, beside the original called through the same Python hook.
         dispatch: the cost of the hook in the step.
@@ -159,16 +159,16 @@ class SwapSaving(Record, frozen=True, kw_only=True):
 
     @property
     def as_foretold(self) -> bool | None:
-        """Whether the step's saving is in the foretold interval; None if the step cannot tell.
+        """Whether the step's saving and the foretold one have a value in common in their intervals.
 
-        Its interval then has both zero and what was foretold.
+        None if the step cannot tell: its interval has both zero and what was foretold.
         """
         ends = self.foretold.ci_low, self.foretold.ci_high, self.step.ci_low, self.step.ci_high
         low, high, step_low, step_high = (math.nan if end is None else end for end in ends)
         saved = self.foretold.saved_s
         if not step_low <= step_high or step_low <= min(0, saved) <= max(0, saved) <= step_high:
             return None
-        return low <= self.step.saved_s <= high
+        return low <= step_high and step_low <= high
 
 
 class ModelChange(Record, frozen=True, kw_only=True):

@@ -400,6 +400,8 @@ class StepRecord(Record, frozen=True, kw_only=True, rename={"time": "time_s"}):
         samples_s: all samples in order of time, disturbed ones included.
         rounds_s: median by number of the round, or of the repetition for steps that are compared;
             steps that were interleaved share the numbers.
+        swapped: seconds, and page faults, of the swapped calls of a step, each at its place in the
+            timed steps; medians by number of the repetition. Empty if they are not known.
         inner: steps per sample.
         faults: page faults per step.
         busy: share of the threads' time in which they had a CPU, spinning included.
@@ -437,6 +439,7 @@ class StepRecord(Record, frozen=True, kw_only=True, rename={"time": "time_s"}):
     images_per_s: Annotated[float | None, shown("images/s", per_second, unit="1/s")] = None
     samples_s: tuple[float, ...] = ()
     rounds_s: Mapping[int, float] = msgspec.field(default_factory=dict)
+    swapped: tuple[Mapping[int, float], ...] = ()
     inner: int | None = None
     faults: Annotated[float | None, shown("faults/step", "{:.0f}".format)] = None
     busy: float | None = None
@@ -469,7 +472,7 @@ class StepRecord(Record, frozen=True, kw_only=True, rename={"time": "time_s"}):
     promised = ("time",)
     omitted = (
         *("types", "calls", "modules", "between_calls_s", "dominant", "program"),
-        *("trace", "untraced"),
+        *("trace", "untraced", "swapped"),
     )
 
     @property

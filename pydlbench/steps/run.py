@@ -391,6 +391,9 @@ class _Turns:
         record = record_of(step, self._session, self._facts[index], series)
         if self._rounds > 1:
             record = msgspec.structs.replace(record, rounds_s=series.by_preparation())
+        if all(visit.parts for visit in series.visits):
+            swapped = tuple(map(series.by_preparation, range(2)))  # seconds and page faults
+            record = msgspec.structs.replace(record, swapped=swapped)
         if why := self._ended.get(index):
             words = f"a repetition failed, the row has {series.preparations}: {why}"
             record = msgspec.structs.replace(record, warnings=(*record.warnings, words))

@@ -248,11 +248,19 @@ class Series:
         preparations = group_by(self.visits, lambda visit: visit.preparation)
         return tuple(median(visit.median for visit in visits) for visits in preparations.values())
 
-    def by_preparation(self) -> dict[int, float]:
-        """Return the median of all samples of each preparation, in seconds, by its number."""
+    def by_preparation(self, part: int | None = None) -> dict[int, float]:
+        """Return the median of all samples of each preparation, in seconds, by its number.
+
+        Args:
+            part: number of a part of the samples; None for the whole.
+        """
         preparations = group_by(self.visits, lambda visit: visit.preparation)
         return {
-            number: median(second for visit in visits for second in visit.seconds)
+            number: median(
+                each
+                for visit in visits
+                for each in (visit.seconds if part is None else [row[part] for row in visit.parts])
+            )
             for number, visits in preparations.items()
         }
 

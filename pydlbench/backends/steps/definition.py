@@ -279,6 +279,13 @@ class StepModel(abc.ABC):
         """Return the framework's description of the step's GPU; empty without a GPU."""
         return {}
 
+    def swapped_calls(self) -> Callable[[], Sequence[float]] | None:
+        """Return the function for seconds and page faults of swapped calls since its last call.
+
+        None if the step has none that the host's clock can time.
+        """
+        return None
+
     @abc.abstractmethod
     def synchronize(self) -> None:
         """Wait until the device has finished; nothing to do on a CPU."""

@@ -136,4 +136,5 @@ def serve_step(
     kernel = step_kernel(backend, operator, lambda: model, facts, traced)
     if timed is not None:
         timed.watch(kernel.clock)
+    kernel.clock.parts = model.swapped_calls()
     return kernel

@@ -97,56 +97,6 @@ class OperatorsKernel:
         return [max(0.0, operator.run()) for operator in self._operators for _ in range(inner)]
 
 
-class SwappedOperator(TimedOperator, Protocol):
-    """A call in one of two ways; see ``backends.torch.steps.swapped.JudgedCall``.
-
-    Attributes:
-        faults: page faults of the last call.
-    """
-
-    faults: int
-
-    def run(self, evict: Callable[[], Any] = ...) -> float:
-        """Make the call; ``evict`` is called right before the clock starts."""
-
-
-class SwappedOperators(OperatorsKernel):
-    """Calls of swaps, each by the original and by the user's kernel in turn.
-
-    A request's samples are rounds. The chunk has three numbers per call and round: seconds, with
-    operands that were just written; seconds after other memory was written, which displaces them
-    from caches; and the page faults of the first of these.
-
-    Args:
-        calls: the calls.
-        facts: facts of the calls.
-        cpus: CPUs that the process is pinned to.
-        evict: writes other memory.
-    """
-
-    #: Number of values that a chunk has of each call and round.
-    PARTS: Final = 3
-
-    def __init__(
-        self,
-        calls: Sequence[SwappedOperator],
-        facts: OperatorsFacts,
-        cpus: Sequence[int],
-        evict: Callable[[], Any],
-    ) -> None:
-        super().__init__(calls, facts, cpus)
-        self._calls, self._evict = tuple(calls), evict
-
-    def _round(self, inner: int) -> Sequence[float]:
-        """Make each call twice, with operands in caches and without."""
-        del inner
-        values: list[float] = []
-        for call in self._calls:
-            seconds, faults = call.run(), call.faults
-            values += [seconds, call.run(self._evict), faults]
-        return values
-
-
 class TimedCall:
     """A call as an operator whose time includes the cost of starting it.
 

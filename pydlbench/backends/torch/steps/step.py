@@ -49,7 +49,7 @@ from pydlbench.backends.torch.steps.recording import (
     Recording,
     record,
 )
-from pydlbench.backends.torch.steps.swapped import Swap, install, tensors_in
+from pydlbench.backends.torch.steps.swapped import Swap, clock, install, tensors_in
 from pydlbench.errors import UnsupportedError
 from pydlbench.records.step import StepPreparation, StepSpec
 from pydlbench.words import FP8_PRECISIONS
@@ -120,6 +120,10 @@ class TorchSubject(StepModel):
     def guards(self) -> tuple[contextlib.AbstractContextManager[Any], ...]:
         """Allow TF32 if that is the precision."""
         return (settings.tf32(self.spec.precision),)
+
+    def swapped_calls(self) -> Callable[[], list[float]] | None:
+        """Return the function for seconds and page faults of swapped calls; None on a GPU."""
+        return clock(self.swaps) if self.swaps and not self.spec.on_gpu else None
 
     def synchronize(self) -> None:
         """Return when the device has done everything that was called."""

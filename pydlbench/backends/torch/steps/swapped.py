@@ -21,14 +21,12 @@ from torch import nn
 from pydlbench.backends.frameworks.backend import FrameworkBackend
 from pydlbench.backends.host_clock import page_faults
 from pydlbench.backends.steps.definition import StepModel
-from pydlbench.backends.steps.timed_calls import SwappedOperators
+from pydlbench.backends.steps.timed_calls import OperatorsKernel
 from pydlbench.backends.steps.user_code import accepts, load_user_object, user_code_errors
 from pydlbench.backends.torch import settings
 from pydlbench.backends.torch.steps.calls_alone import Operands, copies
 from pydlbench.backends.torch.steps.profiled import below_autograd
 from pydlbench.backends.torch.steps.signature import signature
-from pydlbench.devices.cpu.facts import read_cpu_facts
-from pydlbench.devices.cpu.working_set import last_level_bytes
 from pydlbench.errors import RefusedKernelError, UnsupportedError, UsageError, unknown_word
 from pydlbench.records.step import SWAPPED_MODULE, StepSpec
 from pydlbench.records.trace import OperatorsFacts, RecordedCall
@@ -39,10 +37,6 @@ _KEY: Final = torch._C.DispatchKey.BackendSelect
 _CLOCK, _DRAW = time.perf_counter, random.SystemRandom().random
 # Share of the timed calls whose results are compared.
 _COMPARED: Final = 0.5
-# Memory that is written between calls with cold caches: so many times the last-level cache, of
-# which a virtual machine may show all that its host has.
-_EVICTED_CACHES: Final = 2
-_MAX_EVICTED_BYTES: Final = 1 << 26
 
 
 @dataclasses.dataclass(eq=False)
@@ -57,6 +51,10 @@ class Swap:
         operator: PyTorch's operator; None for a module.
         path: path of a module.
         active: makes the next calls; None for the original.
+        running: whether a call is being made.
+        clocked: whether the gradients of a module are timed, too.
+        sums: seconds and page faults of all calls, with those of a module's gradients.
+        begun: clock and page faults when the gradients of the last call began.
     """
 
     target: str
@@ -66,17 +64,39 @@ class Swap:
     operator: Any = None
     path: tuple[str, ...] = ()
     active: Callable[..., Any] | None = None
+    running: bool = False
+    clocked: bool = False
+    sums: list[float] = dataclasses.field(default_factory=lambda: [0.0, 0.0])
+    begun: tuple[float, float] = (0.0, 0.0)
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         """Make a call."""
-        active = self.active
-        if active is None:
+        if self.running:
             return self.original(*arguments, **keywords)
-        self.active = None  # the kernel's own calls use the original operator
+        active, self.active = self.active, None  # the kernel's own calls use the original operator
+        self.running, begun = True, _clock()
         try:
-            return active(*arguments, **keywords)
+            results = (active or self.original)(*arguments, **keywords)
         finally:
-            self.active = active
+            self.active, self.running = active, False
+            self._add(begun)
+        if self.path and self.clocked and torch.is_grad_enabled():
+            for tensors, hook in (([arguments, keywords], self._end), (results, self._begin)):
+                for tensor in tensors_in(tensors):
+                    if tensor.grad_fn is not None:
+                        tensor.register_hook(hook)
+        return results
+
+    def _add(self, begun: tuple[float, float]) -> None:
+        for place, (now, then) in enumerate(zip(_clock(), begun, strict=True)):
+            self.sums[place] += now - then
+
+    def _begin(self, _: torch.Tensor) -> None:
+        self.begun = _clock()
+
+    def _end(self, _: torch.Tensor) -> None:
+        self._add(self.begun)
+        self.begun = _clock()
 
     def results(
         self,
@@ -107,6 +127,10 @@ class Swap:
         return [*outputs, *torch.autograd.grad(ends, wanted, seeds, allow_unused=True)]
 
 
+def _clock() -> tuple[float, float]:
+    return _CLOCK(), page_faults()
+
+
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
     """Yield the tensors in arguments or results of a module, mappings and dataclasses included."""
     if isinstance(value, torch.Tensor):
@@ -120,6 +144,20 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         for field in dataclasses.fields(value):
             yield from tensors_in(getattr(value, field.name))
+
+
+def clock(swaps: list[Swap]) -> Callable[[], list[float]]:
+    """Return the function for seconds and page faults of swapped calls since its last call."""
+    for swap in swaps:
+        swap.clocked = True
+
+    def taken() -> list[float]:
+        sums = [sum(parts) for parts in zip(*(swap.sums for swap in swaps), strict=True)]
+        for swap in swaps:
+            swap.sums = [0.0, 0.0]
+        return sums
+
+    return taken
 
 
 # -----------------------------------------------------------------------------
@@ -289,7 +327,6 @@ class JudgedCall:
         wait: returns when the device is done.
         spec: the step.
         autocast: returns a new context for the forward phase of the step.
-        faults: page faults of the last call.
     """
 
     swap: Swap
@@ -298,13 +335,9 @@ class JudgedCall:
     wait: Callable[[], None]
     spec: StepSpec
     autocast: Callable[[], contextlib.AbstractContextManager[Any]]
-    faults: int = 0
 
-    def run(self, evict: Callable[[], Any] = lambda: None) -> float:
+    def run(self) -> float:
         """Change the operands, make the call, and return its seconds.
-
-        Args:
-            evict: called before the clock starts; it may displace the operands from caches.
 
         Raises:
             RefusedKernelError: it computes something else, or changes an operand.
@@ -325,14 +358,11 @@ class JudgedCall:
         mode: Callable[[], Any] = below_autograd if self.swap.operator else enabled
         with settings.tf32(self.spec.precision), mode():
             torch.manual_seed(seed)
-            evict()
             self.wait()
-            faults = page_faults()
             start = _CLOCK()
             results = self.swap.results(self.launch, self.operands, context)
             self.wait()
             seconds = _CLOCK() - start
-            self.faults = page_faults() - faults
             if self.launch is not None and _DRAW() < _COMPARED:
                 torch.manual_seed(seed)
                 expected = self.swap.results(None, before, context)
@@ -391,7 +421,7 @@ def serve_swaps(
     swaps: list[Swap],
     spec: StepSpec,
     autocast: Callable[[], contextlib.AbstractContextManager[Any]],
-) -> SwappedOperators:
+) -> OperatorsKernel:
     """Prepare the swapped calls alone; see ``requests.request_swaps``.
 
     Args:
@@ -454,10 +484,4 @@ def serve_swaps(
             for key, (swap, _) in found.items()
         ),
     )
-    if spec.on_gpu:
-        size = torch.cuda.get_device_properties(spec.device).L2_cache_size
-    else:
-        size = last_level_bytes(read_cpu_facts(), backend.cpus)
-    size = min(_MAX_EVICTED_BYTES, _EVICTED_CACHES * size)
-    others = torch.zeros(size // 4, device=spec.device)
-    return SwappedOperators(calls, facts, backend.cpus, partial(others.add_, 1))
+    return OperatorsKernel(calls, facts, backend.cpus)
