@@ -70,11 +70,17 @@ class Monitor:
             threading.Thread(target=self._watch, name="nvml", daemon=True).start()
 
     def _device(self, uuid: str) -> Any:
-        """Return NVML's handle of a GPU, or of a MIG slice, whose identifier begins differently."""
+        """Return NVML's handle of a GPU, or of the whole GPU that a MIG slice is part of.
+
+        A slice's identifier begins with MIG. Clocks, power and temperature are those of the GPU;
+        NVML refuses them for the handle of a slice.
+        """
+        handle_of = self._library.nvmlDeviceGetHandleByUUID
         try:
-            return self._library.nvmlDeviceGetHandleByUUID(uuid)
+            return handle_of(uuid)
         except Exception:  # noqa: BLE001 - NVML's errors have no common base in every version
-            return self._library.nvmlDeviceGetHandleByUUID(uuid.replace("GPU-", "MIG-", 1))
+            part = handle_of(uuid.replace("GPU-", "MIG-", 1))
+            return self._library.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(part)
 
     def mark(self) -> float:
         """Start a chunk: the thread reads until :meth:`since` is called."""

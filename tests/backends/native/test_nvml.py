@@ -46,16 +46,28 @@ def process(pid, **words):
     return SimpleNamespace(pid=pid, **words)
 
 
-def test_a_mig_slice_is_found_by_its_own_identifier():
+def test_a_mig_slice_has_the_readings_of_its_gpu():
     def device(uuid):
         if not uuid.startswith("MIG-"):
             raise LookupError(uuid)
         return uuid
 
+    def clock(handle, kind):
+        if handle != "the GPU":
+            raise LookupError(handle)
+        return {1: 1980, 2: 3201}[kind]
+
     monitor = Monitor(
-        "GPU-7", Invented(nvmlDeviceGetHandleByUUID=device, nvmlDeviceGetMigMode=[1, 1])
+        "GPU-7",
+        Invented(
+            nvmlDeviceGetHandleByUUID=device,
+            nvmlDeviceGetDeviceHandleFromMigDeviceHandle={"MIG-7": "the GPU"}.__getitem__,
+            nvmlDeviceGetClockInfo=clock,
+            nvmlDeviceGetMigMode=[1, 1],
+        ),
     )
     assert monitor.snapshot()["mig"] is True
+    assert monitor.since(monitor.mark()).sm_clock_hz == 1.98e9
     assert (
         "GPU-"
         not in Monitor("GPU-7", Invented(nvmlDeviceGetHandleByUUID=LookupError("gone"))).reason
