@@ -25,7 +25,7 @@ from pydlbench.analysis.effort import half_width_s, sharing
 from pydlbench.grouping import group_by, sum_by
 from pydlbench.models.graph import Model
 from pydlbench.models.passes import LOSS, StepPass, step_passes
-from pydlbench.ops.table import ITEM_BYTES, MEMORY_BOUND
+from pydlbench.ops.table import ITEM_BYTES, MEMORY_BOUND, item_bytes
 from pydlbench.records.estimate import (
     EstimatedLayer,
     EstimatedStep,
@@ -76,6 +76,10 @@ _ROUGH_BYTES_PER_S: Final = 2e10
 _MAX_WHAT_IF: Final = 5
 
 
+def _least_bytes(spec: KernelSpec) -> int:
+    return spec.layer.bytes(spec.pass_, item_bytes(spec.layer, spec.precision))
+
+
 def estimate(
     plan: EstimatePlan, rows: Mapping[KernelSpec, Measurement], **more: Any
 ) -> StepEstimate:
@@ -89,9 +93,15 @@ def estimate(
     Raises:
         KeyError: a spec of the plan was not measured.
     """
+    sizes = [_least_bytes(term.hot) for term in plan.terms]
     missing = [
-        {"layer": term.step_pass.node, "pass": term.step_pass.pass_, "reason": reason}
-        for term in plan.terms
+        {
+            "layer": term.step_pass.node,
+            "pass": term.step_pass.pass_,
+            "reason": reason,
+            "share_of_bytes": size / max(1, sum(sizes)),
+        }
+        for term, size in zip(plan.terms, sizes, strict=True)
         if (reason := _reason(rows[term.hot])) is not None
     ]
     measured = (term for term in plan.terms if rows[term.hot].ok)

@@ -194,7 +194,8 @@ class StepEstimate(Record, frozen=True, kw_only=True):
         kinds: seconds of the step by kind of layer.
         what_if: the step if its largest layers ran at their roofs: layer, the number of layers
             with the same kernels (layers), and step_at_its_roof_s in seconds.
-        missing: parts that could not be measured and are in no sum: layer, pass and reason.
+        missing: parts that could not be measured and are in no sum: layer, pass, reason, and their
+            share of the least bytes of all parts (share_of_bytes).
         memory_bytes: memory of a step: weights, gradients, optimizer, activations.
         options: options of the model, as given; arguments of the user's callable.
         own: inputs, loss and optimizer of a user's model; None for a model of the catalogue.

@@ -84,6 +84,11 @@ def estimate_report(
     ]
     missing = group_names((row["reason"], f"{row['layer']} {row['pass']}") for row in step.missing)
     lines = [f"not in the sum: {some_names(names)}: {why}" for why, names in missing.items()]
+    # Runs that an older version stored have no sizes.
+    if size := sum(row.get("share_of_bytes", 0) for row in step.missing):
+        lines.append(
+            f"layers that are not in the sum have {percent(size)} of the least bytes of all"
+        )
     recorded = [] if step.recorded is None else list(_recorded(step.recorded))
     conclusion = [*estimate_conclusion(step, rows), *_following(step)] if step.layers else []
     return [

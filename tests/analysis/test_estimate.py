@@ -73,7 +73,9 @@ def test_what_failed_is_named_and_in_no_sum():
     }
     found = estimate(made, rows)
     assert [one for one in found.missing if one["reason"] == "wrong"] == list(found.missing)
-    assert found.missing
+    (lost,) = found.missing
+    sizes = [term.hot.layer.bytes(term.hot.pass_, 4) for term in made.terms]
+    assert lost["share_of_bytes"] == sizes[0] / sum(sizes)
     assert found.estimate.time_s == len(made.terms) - len(found.missing)
 
 

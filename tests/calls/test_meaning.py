@@ -891,6 +891,43 @@ SUMS = [
     (aten("round.default(T2x3)"), "elementwise:rint:6", 6),
     (aten("expm1_.default(T2x3)"), "elementwise:expm1-in-place:6", 6),
     (node("Erf", [(2, 3)], [(2, 3)]), "elementwise:erf:6", 6),
+    (
+        node(
+            "_MklNativePadWithConv2D",
+            [
+                (2, 8, 8, 3),
+                (3, 3, 3, 5),
+                tensorflow.NodeTensor(type="int32", shape=(4, 2), values=(0, 0, 1, 1, 1, 1, 0, 0)),
+            ],
+            [(2, 8, 8, 5)],
+            padding={"s": "VALID"},
+            data_format={"s": "NHWC"},
+            strides={"list": {"i": ["1"] * 4}},
+        ),
+        "mb2ic3ih8oc5oh8kh3ph1",
+        2 * 2 * 64 * 27 * 5,
+    ),
+    (
+        node(
+            "Pad",
+            [
+                (2, 5, 5, 3),
+                tensorflow.NodeTensor(type="int32", shape=(4, 2), values=(0, 0, 0, 1, 0, 1, 0, 0)),
+            ],
+            [(2, 6, 6, 3)],
+        ),
+        "move:fill:216, move:copy:150",
+        0,
+    ),
+    (
+        node(
+            "Cast",
+            [tensorflow.NodeTensor(type="bfloat16", shape=(2, 3))],
+            [(2, 3)],
+        ),
+        "elementwise:cast-to-fp32:6",
+        0,
+    ),
     (aten("_to_copy.default(T2x3, dtype=torch.bfloat16)"), "elementwise:cast-from-fp32:6", 0),
     (
         aten("copy_.default(T2x3, bfloat16[2, 3](3, 1))"),

@@ -867,7 +867,7 @@ _ARITHMETIC: Final = (
     *("rsub", *_COMPARISONS, "bitwise_and", "bitwise_not", "bitwise_or"),
     *("bitwise_xor", "clamp_max", "clamp_min", "masked_fill", "where", "rsqrt", "xlogy"),
     *("leaky_relu_backward", "lerp", "native_dropout_backward", "binary_cross_entropy"),
-    "binary_cross_entropy_backward",
+    *("binary_cross_entropy_backward", "hardshrink_backward", "softshrink_backward"),
 )
 #: Losses of the table by PyTorch's operators, which end with ``_backward`` for gradients.
 _LOSSES: Final = {

@@ -475,6 +475,21 @@ def _taken(call: _TensorFlowCall) -> Meaning:
     return _other_copy(call)
 
 
+def _pad(call: _TensorFlowCall) -> Meaning:
+    """Inputs: source, pads, perhaps the number."""
+    source, result = call[0], call.result
+    if not result.elements:
+        return moves.view()
+    return moves.fill_and_copy(source, result.shape, range(len(result.shape)), source.bytes)
+
+
+def _cast(call: _TensorFlowCall) -> Meaning:
+    """Input: source."""
+    if not call.result.elements:
+        return moves.view()
+    return moves.cast(call[0], call.result.dtype, call[0].bytes)
+
+
 def _transpose(call: _TensorFlowCall) -> Meaning:
     """Inputs: images, and the order of their dimensions."""
     order = call[1].numbers
@@ -518,7 +533,7 @@ _VIEWS: Final = (
     *("PreventGradient", "EnsureShape", "CheckNumerics"),
 )
 _COPIES: Final = (
-    *("Cast", "DepthToSpace", "OneHot", "Pack", "Pad", "PadV2", "Range", "Slice", "SpaceToDepth"),
+    *("DepthToSpace", "OneHot", "Pack", "Range", "Slice", "SpaceToDepth"),
     *("Split", "SplitV", "StridedSlice", "StridedSliceGrad", "Unpack"),
 )
 _RANDOM: Final = (
@@ -529,7 +544,11 @@ _RANDOM: Final = (
 #: Rules of operators that libraries compute.
 _LIBRARY_RULES: Final[Mapping[str, Callable[[_TensorFlowCall], Meaning]]] = {
     **dict.fromkeys(
-        ("Conv2D", "Conv3D", "DepthwiseConv2dNative", "PadWithFusedConv2D"), _convolution
+        (
+            *("Conv2D", "Conv3D", "DepthwiseConv2dNative"),
+            *("PadWithConv2D", "PadWithFusedConv2D"),
+        ),
+        _convolution,
     ),
     **dict.fromkeys(
         (
@@ -627,6 +646,8 @@ RULES: Final[Mapping[str, Callable[[_TensorFlowCall], Meaning]]] = {
     "AssignSubVariableOp": lambda c: moves.variable_update(c[0], c[1], subtracts=True),
     **dict.fromkeys(_VIEWS, lambda _: moves.view()),
     **dict.fromkeys(_COPIES, _other_copy),
+    **dict.fromkeys(("Pad", "PadV2"), _pad),
+    "Cast": _cast,
     **dict.fromkeys(("Tile", "BroadcastTo", "MirrorPad", "ReverseV2", "Roll"), _taken),
     "MatrixBandPart": _taken,
     **dict.fromkeys(("Fill", "OnesLike", "ZerosLike"), lambda c: moves.fill(c.result)),
