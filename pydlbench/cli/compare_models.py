@@ -246,6 +246,7 @@ class ModelsTask(ModelTask, StepsTask):
             key = f"{row_key(self, self.rows[0])}/change"
             return Result("change", change.to_dict(), key=key, detail=change)
 
+        results = msgspec.structs.replace(results, timed=None if how.timed else 0)
         yield compared(ModelChange(results=results, untraced="the run ended before"))
         records: dict[int, StepRecord] = {}
         change = ModelChange(results=results)

@@ -97,7 +97,8 @@ class StepAgreement(Record, frozen=True, kw_only=True):
         unchecked: why the results were not compared; None if they were.
         shared: number of B's weights and running statistics that took A's values.
         weights: numbers of weights and running statistics of A and B.
-        timed: number of timed samples whose outputs were compared, each with other inputs.
+        timed: number of timed samples whose outputs were compared, each with other inputs; None if
+            the run ended before they were.
         refused: steps that compute something else in timed samples.
         draws: whether A draws random numbers, such as those of dropout, which may be others in B.
     """
@@ -106,7 +107,7 @@ class StepAgreement(Record, frozen=True, kw_only=True):
     unchecked: str | None = None
     shared: int = 0
     weights: tuple[int, ...] = (0, 0)
-    timed: int = 0
+    timed: int | None = None
     refused: tuple[str, ...] = ()
     draws: bool = False
 

@@ -26,6 +26,7 @@ MAX_ROWS: Final = 12
 MAX_NAMED: Final = 2
 #: Parts of a difference below this share of it are not named.
 MIN_SHARE: Final = 0.1
+_ENDED: Final = "timed steps are not compared: the run ended before"
 
 
 def change_report(
@@ -35,7 +36,7 @@ def change_report(
 
     Args:
         comparison: of two steps, with its change.
-        following: the command to run next; "" for none.
+        following: the command to run next if they are ranked; "" for none.
         everything: show all rows.
     """
     change = comparison.change
@@ -55,8 +56,9 @@ def change_report(
     shown = [*rows, total] if rows else []
     columns = columns_of(shown, "operator module direction a_s b_s difference_s why")
     notes = [f"calls are not compared: {change.untraced}"] if change.untraced else []
+    ranked = following and not comparison.refused
     return [
-        Headline([*conclude(comparison, change), *([f"next: {following}"] if following else ())]),
+        Headline([*conclude(comparison, change), *([f"next: {following}"] if ranked else ())]),
         *comparison_report(comparison)[1:],
         TableBlock.from_rows(columns, shown),
         *_waterfall(rows, total),
@@ -141,7 +143,10 @@ def _results(results: StepAgreement) -> str:
         return "the results differ, so these are times of two computations"
     if not agreement.tensors:
         return "there are no results to compare"
-    return f"{what} agree (largest difference {_error(max(agreement.tensors.values()))})"
+    if results.timed is None:
+        what += " of a first step"
+    text = f"{what} agree (largest difference {_error(max(agreement.tensors.values()))})"
+    return text if results.timed is not None else f"{text}, {_ENDED}"
 
 
 def _error(error: float) -> str:
@@ -178,12 +183,14 @@ def _about(results: StepAgreement) -> list[str]:
         lines.append(f"weights: {text}")
     if results.agreement is not None:
         lines.append(f"results: {results.agreement.check.detail}")
-        timed = f"{quantity(results.timed, 'timed step')} compared, each with inputs of its own"
+        timed = f"{quantity(results.timed or 0, 'timed step')} compared, each with its own inputs"
         none = (
             "timed steps are not compared: only a user model's in PyTorch on a CPU can be, with "
             "inputs that can change"
         )
-        if results.draws and results.differs:
+        if results.timed is None:
+            none = _ENDED
+        elif results.draws and results.differs:
             none = "timed steps are not compared: A draws random numbers, and the results differ"
         lines.append(timed if results.timed else none)
     if results.draws:

@@ -220,7 +220,7 @@ def agree_timed(
     most = max(1, int(_REPLAY_S / (2 * step_s * max(1, len(kept)))))
     folders = [path.parent for some in kept for path in some[:most]]
     if known.agreement is None or not folders:
-        return known
+        return msgspec.structs.replace(known, timed=0)
     session.renew()
     how = StepPreparation(checks=False, load=str(root / "A"), replays=tuple(map(str, folders)))
     prepare_step(step, session, preparation=how).release()

@@ -36,7 +36,7 @@ def agreement(error=1e-7):
         norms={"output": error},
         tolerance=1e-5,
     )
-    return StepAgreement(agreement=compared, shared=4, weights=(4, 4))
+    return StepAgreement(agreement=compared, shared=4, weights=(4, 4), timed=0)
 
 
 def record(name, factor=1.0, scatter=0.002, calls=CALLS, **fields):
@@ -123,6 +123,27 @@ def test_a_faster_step_that_computes_something_else_is_named_first(run_record):
     assert "0.30 of the scale" in first
     assert "2.000x as fast" in second
     assert found.to_dict()["change"]["results"]["agreement"]["output"] == 0.3
+
+
+def test_steps_that_are_not_ranked_have_no_next_command(run_record):
+    refused = msgspec.structs.replace(agreement(), refused=("A is not ranked: it cheats",))
+    found = compared(run_record, record("new", 0.5), refused)
+    text = as_text(change_report(found, following="a command"))
+    assert "it cheats" in text
+    assert "a command" not in text
+
+
+@pytest.mark.parametrize(("timed", "told"), [(None, True), (0, False), (5, False)])
+def test_a_comparison_that_ended_early_says_what_is_not_compared(run_record, timed, told):
+    results = msgspec.structs.replace(agreement(), timed=timed)
+    found = compared(run_record, record("new", 0.5), results)
+    ended = "timed steps are not compared: the run ended before"
+    (first,) = conclude(found, found.change)
+    assert (ended in first) is told
+    assert ("of a first step agree" in first) is told
+    text = " ".join(as_text(change_report(found)).split())
+    assert (text.count(ended) == 2) is told, text
+    assert CompareDocument.from_dict(found.to_dict()).change.results.timed == timed
 
 
 def test_a_step_that_was_not_traced_has_its_time_and_the_reason(run_record):
