@@ -25,7 +25,7 @@ from pydlbench.ops.tensors import merged_reduction
 #: Reductions that return indices.
 _INDEXED: Final = ("argmax", "argmin", "max-indices", "min-indices")
 #: FLOPs per element of the source; one for all other reductions.
-_REDUCTION_FLOPS: Final = {"norm": 2, "logsumexp": 4, "var": 4, "var_mean": 4, "std": 4}
+_REDUCTION_FLOPS: Final = {"norm": 2, "norm1": 2, "logsumexp": 4, "var": 4, "var_mean": 4, "std": 4}
 
 
 @meaning_rule

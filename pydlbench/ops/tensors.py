@@ -319,7 +319,7 @@ def merged_elementwise(name: str, *shapes: Sequence[int], number: float = 1.0) -
 
 
 # -----------------------------------------------------------------------------
-# Sums, means, extremes, the Euclidean norm and the logarithm of a sum of exponentials over some
+# Sums, means, extremes, norms and the logarithm of a sum of exponentials over some
 # dimensions, which are 1 in ``dst``. FLOPs are per element of the source; operations per element of
 # the result are not counted. An index is that of the extreme along the reduced dimension; with an
 # index there is only one.
@@ -417,6 +417,12 @@ _REDUCTIONS: Final = (
         no_gpu=NO_CUDA_KERNEL,
     ),
     _reduction("norm", 2, lambda np, x, axes: np.sqrt(np.sum(x * x, axes, keepdims=True))),
+    _reduction(
+        "norm1",
+        2,
+        lambda np, x, axes: np.sum(np.absolute(x), axes, keepdims=True),
+        no_gpu=NO_CUDA_KERNEL,
+    ),
 )
 
 

@@ -489,7 +489,8 @@ def check_reduction(layer: Layer, run: KernelRun) -> dict[str, ElementComparison
         return compare(layer, run, _extremes(layer, run))
     axes = [i for i, (n, out) in enumerate(zip(layer.src, layer.dst, strict=True)) if n != out]
     terms = math.prod(layer.src) // math.prod(layer.dst)
-    value, squares = sums_over(run.inputs["src"], axes)
+    source = run.inputs["src"]
+    value, squares = sums_over(np.abs(source) if layer.op == "norm1" else source, axes)
     size = np.sqrt(squares)
     if layer.op == "mean":
         value, size = value / terms, size / terms

@@ -886,6 +886,8 @@ SUMS = [
     (aten("logsumexp.default(T2x5x3, [1])"), "reduction:logsumexp:2x5x3:2x1x3", 120),
     (aten("std.correction(T2x5x3, [1], correction=1)"), "reduction:std:2x5x3:2x1x3", 120),
     (aten("var.correction(T2x5x3, [0, 2])"), "reduction:var:2x5x3:1x5x1", 120),
+    (aten("linalg_vector_norm.default(T2x5x3, 1, [1])"), "reduction:norm1:2x5x3:2x1x3", 60),
+    (aten("channel_shuffle.default(T2x6x4x5, 3)"), "move:permute:2x3x2x20by0213", 0),
     (aten("glu.default(T2x6, -1)"), "elementwise:glu:6:6", 30),
     (aten("sgn.default(T2x3)"), "elementwise:sign:6", 6),
     (aten("round.default(T2x3)"), "elementwise:rint:6", 6),

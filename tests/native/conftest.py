@@ -145,7 +145,7 @@ _NUMBERS = {"add": (0.5, 1.0, -1.0)} | dict.fromkeys(
 _OF_FRAMEWORKS = (
     *("log1p", "expm1", "erf", "sin", "cos", "sign", "floor", "ceil", "rint", "glu", "var", "std"),
     *("prelu-gradient", "hardshrink", "softshrink", "threshold", "xlogy", "xlogx", "nan-to-num"),
-    *("cast-from-fp32", "cast-to-fp32"),
+    *("cast-from-fp32", "cast-to-fp32", "norm1"),
 )
 ELEMENTWISE = [
     build_layer(

@@ -182,7 +182,7 @@ COUNTS = [
     ("elementwise:sum3-in-place:9:9:1", "forward", 18, None, 56),
     ("elementwise:add:9:9by2", "forward", 18, None, 54),
     *((f"reduction:{op}:6x2:1x2", "forward", 12, None, 28) for op in ("sum", "mean", "max", "min")),
-    ("reduction:norm:6x2:1x2", "forward", 24, None, 28),
+    *((f"reduction:{op}:6x2:1x2", "forward", 24, None, 28) for op in ("norm", "norm1")),
     *((f"reduction:{op}:6x2:1x2", "forward", 48, None, 28) for op in ("logsumexp", "var", "std")),
     # Indices have four bytes.
     *((f"reduction:arg{op}:6x2:1x2", "forward", 12, None, 32) for op in ("max", "min")),

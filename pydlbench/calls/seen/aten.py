@@ -843,10 +843,10 @@ _ROW_RULES: Final[Mapping[str, Callable[[AtenCall], Meaning]]] = {
     **dict.fromkeys(
         ("linalg_vector_norm", "norm"),
         lambda call: rows.reduction(
-            "norm",
+            "norm1" if call.get(1, "ord", 2) == 1 else "norm",
             call[0],
             _reduced_dims(call, 2),
-            why="" if call.get(1, "ord", 2) in (2, None) else "a norm that is not Euclidean",
+            why="" if call.get(1, "ord", 2) in (1, 2, None) else "a norm of another order",
         ),
     ),
 }
@@ -1085,6 +1085,14 @@ def _pixel_shuffle(call: AtenCall) -> Meaning:
     return moves.copy(parts.permute(order), range(6), least_bytes([images]))
 
 
+def _channel_shuffle(call: AtenCall) -> Meaning:
+    """Arguments: images, and the number of groups of channels."""
+    images, groups = call.arguments[:2]
+    parts = images.split(1, images.shape[1] // groups)
+    order = [0, 2, 1, *range(3, len(parts.shape))]
+    return moves.copy(parts.permute(order), range(len(order)), least_bytes([images]))
+
+
 def _taken(call: AtenCall) -> Meaning:
     """Arguments: source, and dimensions, shifts and dimensions, repeats or pads."""
     source, op = call[0], call.operator
@@ -1221,6 +1229,7 @@ _MOVE_RULES: Final[Mapping[str, Callable[[AtenCall], Meaning]]] = {
         ),
     ),
     "constant_pad_nd": _pad,
+    "channel_shuffle": _channel_shuffle,
     **dict.fromkeys(("pixel_shuffle", "pixel_unshuffle"), _pixel_shuffle),
     "stack": lambda c: moves.concat(c[0], c.get(1, "dim", 0), stacked=True),
     # Outer gradient, and the shape of the result.

@@ -392,8 +392,9 @@ def _arithmetic(layer: Any, options: TorchForwardOptions) -> Function:
 def _reduction(layer: Any, _options: TorchForwardOptions) -> Function:
     sizes = zip(layer.src, layer.dst, strict=True)
     axes = [axis for axis, (before, after) in enumerate(sizes) if before != after]
-    if layer.op == "norm":
-        return lambda x: torch.linalg.vector_norm(x, 2, axes, True)
+    if layer.op.startswith("norm"):
+        order = 1 if layer.op == "norm1" else 2
+        return lambda x: torch.linalg.vector_norm(x, order, axes, True)
     if layer.op in ("var", "std"):
         deviation = getattr(torch, layer.op)
         return lambda x: deviation(x, axes, correction=0, keepdim=True)
