@@ -191,6 +191,7 @@ class _Gate:
 
     def _interleaved(self, specs: Sequence[KernelSpec | StepSpec]) -> Comparison:
         """Measure interleaved with another installation."""
+        from pydlbench.cli.compare import no_rows_text
         from pydlbench.compare.interleaved import (
             compare_installations,
             open_session,
@@ -217,8 +218,7 @@ class _Gate:
             device = session.run.device
         comparison = compare_installations(sides, pairs, device)
         if not comparison.rows:
-            reason = next(iter(comparison.notes), "no row was timed in both")
-            raise PydlbenchError(f"nothing to compare: {reason}")
+            raise PydlbenchError(no_rows_text(comparison))
         return comparison
 
     def _stored(self, specs: Sequence[KernelSpec | StepSpec]) -> Comparison:

@@ -113,7 +113,7 @@ def _conclude(
         PydlbenchError: no row was timed in both, and the run was not interrupted.
     """
     if unfinished is None and not comparison.rows:
-        raise PydlbenchError(_no_rows_text(comparison))
+        raise PydlbenchError(no_rows_text(comparison))
     show(comparison, outputs, everything=args.all, unfinished=unfinished)
     if unfinished is None:
         return exit_code(args, comparison)
@@ -245,7 +245,8 @@ def _compare_fleets(args: CompareOptions, runs: Sequence[Loaded], outputs: Outpu
     return gate(*judge_changes(comparison))
 
 
-def _no_rows_text(comparison: Comparison) -> str:
+def no_rows_text(comparison: Comparison) -> str:
+    """Return why a comparison has no rows."""
     untimed = comparison.matching.untimed
     reason = next(iter(comparison.notes), "")
     if not untimed or comparison.installations:

@@ -155,29 +155,34 @@ class KeptState:
 
     def _named(self, owner: Any, members: Callable[[], dict[str, Any]]) -> list[Any]:
         """Remember members that are not in a mapping which can be written to; return them."""
-        kept = members()
-
-        def restore() -> None:
-            now = members()
-            for name in now.keys() - kept.keys():
-                delattr(owner, name)
-            for name, value in kept.items():
-                if name not in now or now[name] is not value:
-                    setattr(owner, name, value)
-
-        self._restore.append(restore)
-        return [*kept.values()]
+        return self._members(members, partial(setattr, owner), partial(delattr, owner))
 
     def _mapping(
         self, mapping: dict[Any, Any], left_out: frozenset[str] = frozenset()
     ) -> list[Any]:
         """Remember the entries of a mapping; return its values."""
-        kept = {name: value for name, value in mapping.items() if name not in left_out}
+        return self._members(
+            lambda: {name: value for name, value in mapping.items() if name not in left_out},
+            mapping.__setitem__,
+            mapping.__delitem__,
+        )
+
+    def _members(
+        self,
+        members: Callable[[], dict[Any, Any]],
+        put: Callable[[Any, Any], None],
+        remove: Callable[[Any], None],
+    ) -> list[Any]:
+        """Remember members; return their values."""
+        kept = members()
 
         def restore() -> None:
-            for name in mapping.keys() - kept.keys() - left_out:
-                del mapping[name]
-            mapping.update(kept)
+            now = members()
+            for name in now.keys() - kept.keys():
+                remove(name)
+            for name, value in kept.items():
+                if name not in now or now[name] is not value:
+                    put(name, value)
 
         self._restore.append(restore)
         return [*kept.values()]
