@@ -4,10 +4,10 @@
     python benchmarks/early_ends.py --only compare --end worker
 
 Each command runs in a store of its own: once to its end, then again and again until SIGINT,
-SIGTERM, ``--minutes`` or the loss of a worker (SIGKILL) at a random moment. The answer must have
-the documented exit code, valid JSON that says that it is not whole, no traceback, no rows that the
-store lacks, and no process that lives on. A line is printed for each end, and the faults below it;
-the exit code is 1 if there are any.
+SIGTERM, ``--minutes`` or the loss of one or of several workers (SIGKILL) at a random moment. The
+answer must have the documented exit code, valid JSON that says that it is not whole, no traceback,
+no rows that the store lacks, and no process that lives on. A line is printed for each end, and the
+faults below it; the exit code is 1 if there are any.
 """
 
 from __future__ import annotations
@@ -54,11 +54,13 @@ COMMANDS: Final = {
     "forecast": f"forecast {_STEP}",
     "sweep": "sweep FOLDER/plan.toml",
     "compare models": f"compare {_EXAMPLES}/old.py:build {_EXAMPLES}/new.py:build",
-    "compare kernels": "compare --shape relu:mb1ic8ih8 native native",
+    "compare kernels": "compare native torch --shape relu:mb1ic8ih8",
     "compare installations": "compare --python PYTHON --python PYTHON3 --shape 8x16:16x8",
 }
-ENDS: Final = ("interrupt", "terminate", "minutes", "worker")
-_CODES: Final = {"interrupt": (130,), "terminate": (143,), "minutes": (0, 1), "worker": (0, 1)}
+# Number of workers that are killed.
+_KILLED: Final = {"worker": 1, "workers": 3}
+ENDS: Final = ("interrupt", "terminate", "minutes", *_KILLED)
+_CODES: Final = {"interrupt": (130,), "terminate": (143,)}
 _RESUMED: Final = ("layers", "sweep", "step", "breakdown", "estimate", "forecast", "diagnose")
 # Seconds of imports, in which nothing is known yet.
 _IMPORTS_S: Final = 0.5
@@ -122,8 +124,9 @@ def run(words: str, folder: Path, end: str = "", after_s: float = 0.0) -> Ended:
         if end and end != "minutes":
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(after_s)
-            if end == "worker":
-                for number in random.sample(alive := workers(folder), min(1, len(alive))):
+            if end in _KILLED:
+                alive = workers(folder)
+                for number in random.sample(alive, min(_KILLED[end], len(alive))):
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(number, signal.SIGKILL)
             elif process.poll() is None:
@@ -155,7 +158,7 @@ def faults(kind: str, ended: Ended, end: str, after_s: float, folder: Path) -> I
         folder: its folder.
     """
     finished = ended.code == 0 and "interrupted" not in ended.err
-    if not finished and ended.code not in _CODES[end]:
+    if not finished and ended.code not in _CODES.get(end, (0, 1)):
         yield f"exit code {ended.code}"
     if "Traceback" in ended.out + ended.err:
         yield "a traceback"
