@@ -22,6 +22,7 @@ from pydlbench.compare.stored import CONTENDED
 from pydlbench.grouping import group_by
 from pydlbench.records.comparison import FACTOR, least_change, ratio_text
 from pydlbench.records.record import columns_of
+from pydlbench.records.run import command_text
 from pydlbench.report.blocks import Block, Heading, Headline, Lines, TableBlock
 from pydlbench.units import (
     format_seconds,
@@ -353,7 +354,12 @@ def _next(comparison: Comparison, groups: dict[str, list[ComparedRow]]) -> list[
     others = [row.b for row in unclear if row.estimate.reason != CONTENDED]
     ways = [_QUIET] if disturbed else []
     ways += _ways(comparison, others) if others else []
-    return [f"for a clearer answer: {'; '.join(ways)}."] if ways else []
+    if not ways:
+        return []
+    advice = f"for a clearer answer: {'; '.join(ways)}."
+    command = command_text(comparison.b.command)
+    same = comparison.a.command == comparison.b.command and not comparison.passes
+    return [advice, *([f"next, for each side: pydlbench {command}"] if same and command else [])]
 
 
 def _within(comparison: Comparison) -> str:

@@ -38,16 +38,17 @@ def fleet_report(verdict: FleetVerdict, early: str = "") -> list[Block]:
     """
     shown, metrics = slow_rows(verdict, _MAX_NODE_METRICS), verdict.metrics[:_MAX_METRICS]
     commands = {effect.node: effect.command for effect in reversed(shown) if effect.command}
+    tries = [f"{command}  # on {node}" for node, command in reversed(commands.items())]
     part = [f"this run is {early}: it is incomplete"] if early else []
     return [
-        Headline([_summary(verdict)]),
+        Headline([_summary(verdict), *(f"next: {each}" for each in tries[:1])]),
         Heading([_what(verdict)], bold=0),
         Lines(part, alarm=True),
         *nodes(verdict),
         TableBlock.from_rows(
             columns_of(shown, "node metric effect ci_low..ci_high rounds evidence"), shown
         ),
-        Lines([f"try: {command}  # on {node}" for node, command in reversed(commands.items())]),
+        Lines([f"try: {each}" for each in tries[1:]]),
         Lines(_unclear(verdict), alarm=True),
         Lines([_step(step) for step in verdict.steps]),
         TableBlock.from_rows(columns_of(metrics, _SPREAD), metrics),
@@ -119,7 +120,10 @@ def _summary(verdict: FleetVerdict) -> str:
             f"no node is known to be slower than the others by more than {percent(verdict.beyond)}"
         )
     are = "is SLOW" if len(names) == 1 else "are SLOW"
-    return f"{len(names)} of {len(verdict.nodes)} nodes {are}: {some_names(names)}"
+    first = slow_rows(verdict, 1)[0]
+    most = percent(first.effect or 0.0)
+    by = f"by {'up to ' * (len(names) > 1)}{most} in {first.metric}"
+    return f"{len(names)} of {len(verdict.nodes)} nodes {are}: {some_names(names)}, {by}"
 
 
 def _what(verdict: FleetVerdict) -> str:

@@ -20,6 +20,8 @@ from pydlbench.analysis.ledger_difference import compare_ledgers
 from pydlbench.analysis.rows import fastest_kernels
 from pydlbench.devices.gpu.cards import card_named
 from pydlbench.errors import UsageError
+from pydlbench.report.text import as_text
+from pydlbench.report.trace import comparison_report
 from pydlbench.steps.traced import meaning_of_call
 from pydlbench.store.entry import Entry
 from pydlbench.store.store import Store
@@ -195,6 +197,15 @@ def test_rows_of_two_steps_add_up_to_their_difference(ledger):
     found = compare_ledgers(before, after)
     assert sum(row.difference_s for row in found.rows) == pytest.approx(found.difference_s)
     assert found.difference_s == pytest.approx(after.step_s - before.step_s)
+
+
+@pytest.mark.parametrize(("counts", "longer"), [((2, 3), "after"), ((3, 2), "before")])
+def test_the_report_of_two_steps_names_the_longer_one_to_look_at_next(ledger, counts, longer):
+    before, after = (
+        ledger(layers(count), name) for count, name in zip(counts, ("before", "after"), strict=True)
+    )
+    lines = as_text(comparison_report(compare_ledgers(before, after))).splitlines()
+    assert lines[1] == f"next: pydlbench trace {longer}"
 
 
 @pytest.mark.parametrize(

@@ -119,6 +119,23 @@ def test_same_is_an_interval_within_the_resolution_of_the_row(
     assert len(conclude(comparison)) == (1 if verdict in CALLED else 2)
 
 
+@pytest.mark.parametrize(
+    ("commands", "shown"),
+    [
+        ((("pydlbench", "layers", "--shape", "conv3"),) * 2, ["layers --shape conv3"]),
+        ((("pydlbench", "layers"), ("pydlbench", "step", "mnist")), []),
+        (((), ()), []),
+    ],
+)
+def test_the_way_to_learn_more_is_the_command_that_both_runs_share(row, side, commands, shown):
+    a, b = (
+        dataclasses.replace(side(str(time), [row(median=time, half_width=0.003)]), command=command)
+        for time, command in zip((1.0, 1.08), commands, strict=True)
+    )
+    lines = conclude(compared(a, b))[2:]
+    assert [line.partition("pydlbench ")[2] for line in lines] == shown
+
+
 def test_on_a_steady_machine_with_replicates_rows_are_the_same(machine):
     here = machine(run_sd=0.001, row_sd=0.002)
     told = [

@@ -14,7 +14,7 @@ from pydlbench.errors import UsageError
 from pydlbench.fleet.verdict import WHOLE, judge_visits
 from pydlbench.records.fleet import FleetVerdict
 from pydlbench.records.schema import load_schema
-from pydlbench.report.fleet import fleet_report
+from pydlbench.report.fleet import fleet_report, slow_rows
 from pydlbench.report.json import dump
 from pydlbench.report.text import as_text
 
@@ -204,9 +204,11 @@ def test_the_document_is_as_its_schema_says_and_can_be_read_back(some):
 def test_the_report_has_the_slow_node_first_and_every_number_a_spread(some):
     step(some)
     lines = as_text(fleet_report(judge_visits(some, 0.03))).splitlines()
+    first = slow_rows(judge_visits(some, 0.03))[0]
     assert f"node-{SLOW}" in lines[0]
+    assert f"{100 * first.effect:.2g} % in {WHOLE}" in lines[0]
     (row,) = [line for line in lines if re.match(rf"node-{SLOW} +{WHOLE} ", line)]
     assert row.count("%") >= 3
-    assert any(line.startswith("try: taskset") for line in lines)
+    assert lines[1] == f"next: {first.command}  # on node-{SLOW}"
     clean = visits(np.full((3, 1, 1), math.log(1e-3)))
     assert as_text(fleet_report(judge_visits(clean, 0.03)))
