@@ -83,7 +83,10 @@ def estimate_report(
         Facts(_sums(step, rows)),
     ]
     missing = group_names((row["reason"], f"{row['layer']} {row['pass']}") for row in step.missing)
-    lines = [f"not in the sum: {some_names(names)}: {why}" for why, names in missing.items()]
+    lines = [
+        f"not in the sum: {some_names([*dict.fromkeys(names)])}: {why}"
+        for why, names in missing.items()
+    ]
     # Runs that an older version stored have no sizes.
     if size := sum(row.get("share_of_bytes", 0) for row in step.missing):
         lines.append(
