@@ -219,9 +219,8 @@ def _ways(comparison: Comparison, rows: Sequence[SideRow]) -> list[str]:
     """Return ways to detect smaller changes."""
     if comparison.passes:
         return ["more repetitions"]
-    again = any(row.kind in (*LAYER_KINDS, "step") for row in rows)
-    interleave = ["--interleave"] if again and comparison.matching.axis else []
-    return [*interleave, "more runs of both sides in the store"]
+    again = comparison.matching.axis and any(row.kind in (*LAYER_KINDS, "step") for row in rows)
+    return [*(["--interleave"] if again else []), "more runs of both sides in the store"]
 
 
 def _either(ways: Sequence[str]) -> str:
@@ -350,9 +349,8 @@ def _next(comparison: Comparison, groups: dict[str, list[ComparedRow]]) -> list[
     """Return advice on unclear rows, and on rows that are the same within more than the margin."""
     coarse = comparison.same_within > comparison.margin
     unclear = [*groups.get(UNCLEAR, []), *(groups.get(SAME, []) if coarse else [])]
-    disturbed = any(row.estimate.reason == CONTENDED for row in unclear)
     others = [row.b for row in unclear if row.estimate.reason != CONTENDED]
-    ways = [_QUIET] if disturbed else []
+    ways = [_QUIET] if len(others) < len(unclear) else []
     ways += _ways(comparison, others) if others else []
     if not ways:
         return []

@@ -121,8 +121,8 @@ def _summary(verdict: FleetVerdict) -> str:
         )
     are = "is SLOW" if len(names) == 1 else "are SLOW"
     first = slow_rows(verdict, 1)[0]
-    most = percent(first.effect or 0.0)
-    by = f"by {'up to ' * (len(names) > 1)}{most} in {first.metric}"
+    most = "up to " if len(names) > 1 else ""
+    by = f"by {most}{percent(first.effect or 0.0)} in {first.metric}"
     return f"{len(names)} of {len(verdict.nodes)} nodes {are}: {some_names(names)}, {by}"
 
 

@@ -407,9 +407,8 @@ def comparison_report(comparison: LedgerComparison, *, everything: bool = False)
         lines.insert(0, f"{quantity(len(below), 'more row')}: {rest} together (--all)")
     heading = f"A  {comparison.a}  {format_seconds(comparison.a_s)}"
     longer = comparison.b if comparison.difference_s > 0 else comparison.a
-    following = f"next: pydlbench trace {shlex.quote(longer)}"
     return [
-        Headline([_difference(comparison), following]),
+        Headline([_difference(comparison), f"next: pydlbench trace {shlex.quote(longer)}"]),
         Heading([heading, f"B  {comparison.b}  {format_seconds(comparison.b_s)}"], bold=0),
         _table(shown, "operator module direction shapes a_s b_s difference_s why"),
         Lines(lines),
