@@ -73,6 +73,19 @@ def check_sealed(*judges: object) -> None:
             raise RefusedKernelError("its code replaces an object that judges it")
 
 
+def refuse_monitoring() -> None:
+    """Let no code of this process register hooks of ``sys.monitoring`` (Python 3.12) from now on.
+
+    A hook is called by code of others, such as that which copies a result after the clock.
+    """
+
+    def refused(*_: object) -> None:
+        raise RefusedKernelError("its code registers a hook of sys.monitoring")
+
+    if (monitoring := getattr(sys, "monitoring", None)) is not None:
+        vars(monitoring)["register_callback"] = refused
+
+
 @sealed
 class HostCounters:
     """Context that reads the system's counters around the samples of a chunk.

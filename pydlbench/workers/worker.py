@@ -16,6 +16,7 @@ from typing import Any, BinaryIO
 
 from pydlbench.backends import capabilities
 from pydlbench.backends.base import Backend, Kernel, Preparation
+from pydlbench.backends.host_clock import refuse_monitoring
 from pydlbench.records.measurement import KernelSpec
 from pydlbench.workers.channel import (
     Build,
@@ -150,6 +151,7 @@ def run(setup: dict[str, Any], imported: Callable[[], list[str]] = list) -> None
             description = backend.describe()
             gc.freeze()
             gc.enable()
+            refuse_monitoring()
         except Exception as error:  # noqa: BLE001 - the host turns it into the row's reason
             replies.answer(error_reply(error))
             return

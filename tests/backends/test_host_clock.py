@@ -77,3 +77,19 @@ def test_garbage_is_collected_after_the_samples_whatever_happens():
     with pytest.raises(ValueError, match="no"):
         refuse()
     assert gc.isenabled()
+
+
+@pytest.mark.skipif(not hasattr(sys, "monitoring"), reason="Python 3.12 has sys.monitoring")
+def test_code_of_a_worker_registers_no_hook_that_the_judge_would_call():
+    code = (
+        "import sys\n"
+        "from pydlbench.backends.host_clock import refuse_monitoring\n"
+        "monitoring = sys.monitoring\n"
+        "refuse_monitoring()\n"
+        "monitoring.use_tool_id(3, 'cheat')\n"
+        "monitoring.set_events(3, monitoring.events.PY_START)\n"
+        "monitoring.register_callback(3, monitoring.events.PY_START, print)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "RefusedKernelError: its code registers a hook of sys.monitoring" in done.stderr
