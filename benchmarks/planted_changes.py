@@ -4,18 +4,24 @@
     python benchmarks/planted_changes.py --runs 4 --model layers --json found.json    # in slices
     python benchmarks/planted_changes.py --runs 4 --model copies --json found.json
     python benchmarks/planted_changes.py --runs 0 --json found.json --md planted_changes.md
+    python benchmarks/planted_changes.py --pairs --md pairs.md      # in KernelBench's convention
 
 Each model consists of 100 equal units: products, convolutions or copies. In B some units run once
 more, and their results are dropped: 3 units are 3 % of the step, and both sides compute the same. A
 change is found if the verdict is SLOWER; with none planted, SLOWER and FASTER are false. With
 --json each answer is added to a file at once, so that runs may be taken in slices, and the table is
 that of all answers in the file. Run it alone on the machine.
+
+``--pairs`` compares ten pairs of ``Model`` and ``ModelNew`` by the command, once each: honest ones
+that are faster, slower or the same, two that compute something else, and one that keeps results.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import subprocess
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -65,6 +71,96 @@ MODELS = {
     "convolutions": ("nn.Conv2d(32, 32, 3, padding=1)", "4, 32, 28, 28"),
     "copies": ("Copy()", "2, 1000, 1000"),
 }
+
+
+_PAIR = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+kept = {{}}
+
+class {name}(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.up, self.down = nn.Linear(width, width), nn.Linear(width, width)
+
+    def forward(self, x):
+        return {body}
+
+def get_inputs():
+    return [torch.rand(256, 512)]
+
+def get_init_inputs():
+    return [512]
+"""
+_NORMAL = "(x - x.mean(-1, keepdim=True)) / (x.var(-1, keepdim=True, unbiased=False) + 1e-5).sqrt()"
+_ROWS = "torch.stack([torch.softmax(row, -1) for row in x])"
+_TWICE = "self.down(F.relu(self.up(x)))"
+#: Bodies of ``Model`` and ``ModelNew``, and the expected verdict, by name. One that is refused has
+#: no verdict.
+PAIRS = {
+    "fused swish": ("x * (1 / (1 + torch.exp(-x)))", "F.silu(x)", "FASTER"),
+    "fused normalisation": (_NORMAL, "F.layer_norm(x, [512])", "FASTER"),
+    "one softmax": (_ROWS, "torch.softmax(x, -1)", "FASTER"),
+    "softmax by rows": ("torch.softmax(x, -1)", _ROWS, "SLOWER"),
+    "product in float64": ("x @ x.T", "(x.double() @ x.double().T).float()", "SLOWER"),
+    "other words": (_TWICE, "self.down(self.up(x).relu())", "SAME"),
+    "the same": (_TWICE, _TWICE, "SAME"),
+    "a row less": (
+        "torch.cumsum(x, 0)",
+        "torch.cat([torch.cumsum(x[:-1], 0), x[-1:]])",
+        "something else",
+    ),
+    "half precision": (
+        "self.down(self.up(x))",
+        "(self.up(x).half() @ self.down.weight.half().T).float() + self.down.bias",
+        "something else",
+    ),
+    "kept by pointer": (
+        _TWICE,
+        f"kept[x.data_ptr()] if x.data_ptr() in kept else kept.setdefault(x.data_ptr(), {_TWICE})",
+        "not ranked",
+    ),
+}
+
+
+def compare_pair(folder: Path, name: str, *words: str) -> tuple[str, float]:
+    """Return the verdict on a pair, as the command's JSON has it, and the seconds of the command.
+
+    Args:
+        folder: where the two files are written.
+        name: name of the pair.
+        words: options of the command.
+    """
+    bodies = zip(("Model", "ModelNew"), PAIRS[name], strict=False)
+    files = []
+    for model, body in bodies:
+        file = folder / f"{model.lower()}_{name.replace(' ', '_')}.py"
+        file.write_text(_PAIR.format(name=model, body=body), encoding="utf-8")
+        files.append(f"{file}:{model}")
+    answer = folder / "answer.json"
+    line = ["compare", *files, "--quiet", "--store", "none", "--json", str(answer), *words]
+    started = time.perf_counter()
+    command = [sys.executable, "-m", "pydlbench", *line]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    seconds = time.perf_counter() - started
+    first = done.stdout.partition("\n")[0]
+    for found in ("something else", "not ranked"):
+        if found in first:
+            return found, seconds
+    rows = json.loads(answer.read_text(encoding="utf-8"))["rows"]
+    return (rows[0]["verdict"] if rows else first), seconds
+
+
+def pairs_table(folder: Path) -> str:
+    """Compare all pairs, and return the table."""
+    rows = []
+    for name, (*_, expected) in PAIRS.items():
+        verdict, seconds = compare_pair(folder, name)
+        rows.append([name, expected, verdict, f"{seconds:.0f} s"])
+        print(*rows[-1], sep="  ", flush=True)
+    return markdown_table(["pair", "expected", "verdict", "seconds"], rows)
 
 
 class Found(NamedTuple):
@@ -141,6 +237,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=20, help="comparisons of each pair")
     parser.add_argument("--repetitions", type=int, default=REPETITIONS, help="processes of each")
     parser.add_argument("--json", help="file to which the answers are added")
+    parser.add_argument("--pairs", action="store_true", help="pairs of KernelBench's convention")
     parser.add_argument("--md", help="file to write the table into")
     given = parser.parse_args()
     pairs = list(product(given.model.split(","), map(int, given.changes.split(","))))
@@ -148,14 +245,16 @@ def main() -> None:
         parser.error(f"--model {', '.join(sorted(unknown))}: choices: {', '.join(MODELS)}")
     found = read_found(given.json)
     with tempfile.TemporaryDirectory() as folder:
-        for _ in range(given.runs):  # in turn, so that drift affects all pairs
+        for _ in range(
+            0 if given.pairs else given.runs
+        ):  # in turn, so that drift affects all pairs
             for model, units in pairs:
                 found.append(compare(Path(folder), model, units, given.repetitions))
                 print(*found[-1], flush=True)
                 if given.json:
                     rows = json.dumps([each._asdict() for each in found], indent=1)
                     Path(given.json).write_text(f"{rows}\n", encoding="utf-8")
-    table = table_of(found)
+        table = pairs_table(Path(folder)) if given.pairs else table_of(found)
     print(table)
     if given.md:
         Path(given.md).write_text(f"{table}\n", encoding="utf-8")

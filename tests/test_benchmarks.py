@@ -3,6 +3,7 @@
 import ast
 import importlib.util
 import json
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -40,6 +41,15 @@ def test_a_script_reads_its_command_line(path):
     )
     assert done.returncode == 0, done.stderr
     assert path.name in done.stdout
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("name", ["a row less", "kept by pointer"])
+def test_a_planted_pair_gets_its_verdict_from_the_command(tmp_path, name):
+    pytest.importorskip("torch")
+    planted = runpy.run_path(str(_FOLDER / "planted_changes.py"))
+    verdict, _ = planted["compare_pair"](tmp_path, name, "--repetitions", "4", "--budget", "0.05")
+    assert verdict == planted["PAIRS"][name][-1]
 
 
 def own_models(folder, *words):
