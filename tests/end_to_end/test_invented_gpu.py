@@ -217,3 +217,12 @@ def test_a_documented_command_runs(command, line):
     rows = [row for kind in ("measurements", "steps") for row in found.json.get(kind, ())]
     assert all(row["status"] == "ok" or row["reason"] for row in rows)
     assert any(row["status"] == "ok" for row in rows) or words[0] == "device"
+
+
+def test_a_wrong_kernel_in_a_step_on_the_card_is_refused_in_one_line(command, tmp_path):
+    file = tmp_path / "wrong.py"
+    file.write_text("def relu(x):\n    return x.clone()\n")
+    found = command("compare", "mnist", "--swap", f"aten.relu_={file}:relu")
+    assert found.code != 0
+    assert "aten.relu_: wrong result in a timed sample" in found.said
+    assert found.said.count("\n") == 1
