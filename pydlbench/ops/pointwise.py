@@ -241,7 +241,7 @@ _LOSSES: Final = (
     _loss("mse", 3, 3, lambda _np, x, y, _: (x - y) * (x - y)),
     # A difference, its amount, the sum; backward its sign, and a factor.
     _loss("l1", 3, 3, lambda np, x, y, _: (x - y) * np.sign(x - y)),
-    # Of differences up to ``beta`` also a square and a factor; as Huber's loss but for a factor.
+    # Differences up to ``beta`` need a square and a factor, too; Huber's loss differs by a factor.
     _loss(
         "smooth-l1",
         6,

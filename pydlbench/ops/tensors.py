@@ -656,7 +656,7 @@ _GATHERS: Final = (
     ),
 )
 
-# Of finite numbers, nan-to-num leaves all as they are: nothing would show that a kernel ran.
+# In place, nan-to-num would leave finite numbers as they are, so nothing would show that it ran.
 _OVERWRITING: Final = [
     op
     for op in _ELEMENTWISE
