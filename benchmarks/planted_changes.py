@@ -244,10 +244,9 @@ def main() -> None:
     if unknown := {name for name, _ in pairs} - {*MODELS}:
         parser.error(f"--model {', '.join(sorted(unknown))}: choices: {', '.join(MODELS)}")
     found = read_found(given.json)
+    runs = 0 if given.pairs else given.runs
     with tempfile.TemporaryDirectory() as folder:
-        for _ in range(
-            0 if given.pairs else given.runs
-        ):  # in turn, so that drift affects all pairs
+        for _ in range(runs):  # in turn, so that drift affects all pairs
             for model, units in pairs:
                 found.append(compare(Path(folder), model, units, given.repetitions))
                 print(*found[-1], flush=True)

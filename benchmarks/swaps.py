@@ -5,11 +5,11 @@
     python benchmarks/swaps.py --runs 0 --json swaps.json --md swaps.md
 
 Each swap puts a slower or faster kernel, of NumPy, PyTorch or Numba, into a step of mnist, cifar10
-or a small transformer. It is right if the saving of the step lies in the interval that was foretold
-(``in``) or the two intervals overlap (``overlap``); the step's is the wider one. It cannot be told
-if the step's interval has both zero and what was foretold, so steps are short. With --json each
-answer is added to a file at once, and swaps that it has are not measured again. Run it alone on the
-machine.
+or a small transformer. The calls alone foretold right if the saving of the step lies in their
+interval (``in``) or the two intervals overlap (``overlap``). It cannot be told if the step's
+interval has both zero and what was foretold, so steps are short. Beside it stands what the calls
+save at their places in the step. With --json each answer is added to a file at once, and swaps that
+it has are not measured again. Run it alone on the machine.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import pydlbench
+from pydlbench.compare.swaps import AT_PLACE
 from pydlbench.report.text import markdown_table
 from pydlbench.units import format_seconds
 
@@ -180,10 +181,12 @@ def line(swap: tuple[str, ...], found: dict[str, Any]) -> list[str]:
         return f"{format_seconds(term['saved_s'])} ({ends})"
 
     within = foretold["ci_low"] <= step["saved_s"] <= foretold["ci_high"]
+    (place,) = [each for each in found["between"] if each["term"] == AT_PLACE]
     told = {True: "in" if within else "overlap", False: "out", None: "not told"}
     return [
         *swap,
         between(foretold),
+        format_seconds(foretold["saved_s"] + place["saved_s"]),
         between(step),
         format_seconds(found["dispatch"]["saved_s"]),
         told[found["as_foretold"]],
@@ -222,6 +225,7 @@ def main() -> None:
         "kernel",
         "phase",
         "foretold",
+        "calls in the step",
         "step",
         "dispatch",
         "told",

@@ -24,7 +24,9 @@ from pydlbench.units import format_seconds
 from pydlbench.workers.host import RemoteKernel, releasing
 
 #: Processes that time the calls alone.
-PROCESSES: Final = 4
+PROCESSES: Final = 6
+#: Row of what the calls save in the step and not alone.
+AT_PLACE: Final = "at their places in the step"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,23 +112,25 @@ def saving_of(
         swapped: the step with the swap.
         control: the step with the original called through the same Python hook.
     """
-    at_place = bool(control.swapped and swapped.swapped)
-    foretold_s = hot_s = _less(*alone.seconds)
-    how = "original less swapped call, each alone, times the calls of a step"
-    if at_place:
-        (before_s, faults), (after_s, others) = control.swapped, swapped.swapped
-        foretold_s = _less(before_s, after_s)
-        how = (
-            "original less swapped calls, each at its place in the timed steps, with "
-            f"{median(faults.values()):.0f} and {median(others.values()):.0f} page faults; alone, "
-            "in caches and in memory that is kept, they save "
-            f"{format_seconds(median(hot_s.values()))}"
-        )
+    foretold = _term(
+        "foretold by the calls alone",
+        "original less swapped call, each alone, in caches and in memory that is kept, times the "
+        "calls of a step",
+        _less(*alone.seconds),
+    )
     step_s = _less(control.rounds_s, swapped.rounds_s)
-    foretold = _term("foretold by the calls", how, foretold_s)
     rows = []
+    if control.swapped and swapped.swapped:
+        (before_s, faults), (after_s, others) = control.swapped, swapped.swapped
+        in_step = _less(before_s, after_s)
+        how = (
+            f"the calls save {format_seconds(median(in_step.values()))} in the timed steps, with "
+            f"{median(faults.values()):.0f} page faults before and {median(others.values()):.0f} "
+            "after; this is the difference to what they save alone"
+        )
+        rows.append(_term(AT_PLACE, how, {n: x - foretold.saved_s for n, x in in_step.items()}))
     if control.calls is not None and swapped.calls is not None:
-        rows = _elsewhere(alone, swapped, control)
+        rows += _elsewhere(alone, swapped, control)
     known = foretold.saved_s + sum(row.saved_s for row in rows)
     unexplained = {number: each - known for number, each in step_s.items()}
     return SwapSaving(

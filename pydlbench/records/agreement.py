@@ -144,7 +144,7 @@ class SwapSaving(Record, frozen=True, kw_only=True):
 
     Attributes:
         calls: number of swapped calls in a step.
-        foretold: the saving by the calls: at their places in timed steps, or on a GPU alone.
+        foretold: the saving by the calls alone.
         between: terms by which the step's saving differs.
         step: the saving of the step, beside the original called through the same Python hook.
         dispatch: the cost of the hook in the step.

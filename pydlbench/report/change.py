@@ -115,7 +115,7 @@ def _swap(saving: SwapSaving) -> list[str]:
     because = f": {causes}" if saving.as_foretold is False and why else ""
     text = (
         f"The swap of {quantity(saving.calls, 'call')} saves {_between(step)} of a step; the calls "
-        f"foretold {_between(foretold)}: {words[saving.as_foretold]}{because}. Its own "
+        f"alone foretold {_between(foretold)}: {words[saving.as_foretold]}{because}. Its own "
         f"dispatch, {format_seconds(saving.dispatch.saved_s)}, is left out."
     )
     return [text]
