@@ -57,12 +57,13 @@ def test_cycles_over_seconds_are_the_clock(library, graph, inner):
 
 
 def test_a_flush_makes_reads_slower_and_a_prefetch_undoes_it(library):
-    out = (ctypes.c_double * 3)()
+    out = (ctypes.c_double * 4)()
     assert library.time_read(out) == b""
-    hot, flushed, prefetched = out
+    hot, flushed, prefetched, persisting = out
     # An execution between two events has some microseconds that are no reading.
     assert flushed > 1.1 * hot
     assert prefetched < 0.5 * (hot + flushed)
+    assert persisting > 1.1 * hot
 
 
 @pytest.mark.parametrize("wait", [0, 1])

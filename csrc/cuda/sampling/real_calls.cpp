@@ -51,6 +51,7 @@ struct RealCalls::State {
   DeviceMemory sum, flush;
   std::uint32_t ticket = 0;
   bool capturing = false;
+  int persisting_bytes = 0;  // of L2, which a kernel may keep from the flush; known after the first
   bool has_gate = gate_is_wanted();
 
   GateFlags& flags() const { return *static_cast<GateFlags*>(gate.data()); }
@@ -107,7 +108,11 @@ void RealCalls::flush_l2() {
     const auto bytes = std::max(kMinFlushBytes, kFlushFactor * state.device.facts().l2_bytes);
     state.flush = DeviceMemory(state.device, bytes, "flushing the L2 cache");
     state.flush.fill(0x5a, stream());
+    PYDLBENCH_CUDA_CHECK(cudaDeviceGetAttribute(
+        &state.persisting_bytes, cudaDevAttrMaxPersistingL2CacheSize, state.device.facts().index));
   }
+  // Reads of other data do not evict lines that a kernel has marked as persisting.
+  if (state.persisting_bytes > 0) PYDLBENCH_CUDA_CHECK(cudaCtxResetPersistingL2Cache());
   prefetch({state.flush.data(), state.flush.bytes()});
 }
 
