@@ -6,10 +6,10 @@
 
 Each swap puts a slower or faster kernel, of NumPy, PyTorch or Numba, into a step of mnist, cifar10
 or a small transformer. The calls alone foretold right if the saving of the step lies in their
-interval (``in``) or the two intervals overlap (``overlap``). It cannot be told if the step's
-interval has both zero and what was foretold, so steps are short. Beside it stands what the calls
-save at their places in the step. With --json each answer is added to a file at once, and swaps that
-it has are not measured again. Run it alone on the machine.
+interval (``in``), or differs by no more than both intervals together allow (``near``). It cannot be
+told if the step's interval has both zero and what was foretold, so steps are short. Beside it
+stands what the calls save at their places in the step. With --json each answer is added to a file
+at once, and swaps that it has are not measured again. Run it alone on the machine.
 """
 
 from __future__ import annotations
@@ -181,12 +181,12 @@ def line(swap: tuple[str, ...], found: dict[str, Any]) -> list[str]:
         return f"{format_seconds(term['saved_s'])} ({ends})"
 
     within = foretold["ci_low"] <= step["saved_s"] <= foretold["ci_high"]
-    (place,) = [each for each in found["between"] if each["term"] == AT_PLACE]
-    told = {True: "in" if within else "overlap", False: "out", None: "not told"}
+    place = [each["saved_s"] for each in found["between"] if each["term"] == AT_PLACE]
+    told = {True: "in" if within else "near", False: "out", None: "not told"}
     return [
         *swap,
         between(foretold),
-        format_seconds(foretold["saved_s"] + place["saved_s"]),
+        format_seconds(foretold["saved_s"] + place[0]) if place else "-",
         between(step),
         format_seconds(found["dispatch"]["saved_s"]),
         told[found["as_foretold"]],
@@ -234,7 +234,7 @@ def main() -> None:
     told = [row[-2] for row in rows]
     table = markdown_table(titles, rows)
     table += (
-        f"\n{told.count('in')} in, {told.count('overlap')} overlap, of "
+        f"\n{told.count('in')} in, {told.count('near')} near, of "
         f"{len(told) - told.count('not told')} that could be told"
     )
     print(table)

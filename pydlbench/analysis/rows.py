@@ -250,12 +250,6 @@ def _visit(
     }
 
 
-def measure_fault(session: Session) -> float | None:
-    """Return the seconds of a page fault; None if faults are not counted."""
-    visit = _visit_faults(session).get(FAULT.signature)
-    return None if visit is None else visit.seconds
-
-
 def _visit_faults(session: Session) -> dict[str, _Visit]:
     """Write large blocks, in fresh and in kept pages: the difference is the cost of faults."""
     worker = session.worker("native", "cpu")

@@ -160,16 +160,20 @@ class SwapSaving(Record, frozen=True, kw_only=True):
 
     @property
     def as_foretold(self) -> bool | None:
-        """Whether the step's saving and the foretold one have a value in common in their intervals.
+        """Whether the two savings differ by no more than their intervals together allow.
 
-        None if the step cannot tell: its interval has both zero and what was foretold.
+        None without intervals, and if the step's has both zero and what was foretold.
         """
         ends = self.foretold.ci_low, self.foretold.ci_high, self.step.ci_low, self.step.ci_high
-        low, high, step_low, step_high = (math.nan if end is None else end for end in ends)
-        saved = self.foretold.saved_s
-        if not step_low <= step_high or step_low <= min(0, saved) <= max(0, saved) <= step_high:
+        if None in ends:
             return None
-        return low <= step_high and step_low <= high
+        low, high, step_low, step_high = (end for end in ends if end is not None)
+        foretold, saved = self.foretold.saved_s, self.step.saved_s
+        if step_low <= min(0, foretold) <= max(0, foretold) <= step_high:
+            return None
+        more = math.hypot(high - foretold, saved - step_low)
+        less = math.hypot(foretold - low, step_high - saved)
+        return -less <= saved - foretold <= more
 
 
 class ModelChange(Record, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ from pydlbench.compare import swaps
 from pydlbench.compare.models import change_of, compare_models, impossible_steps
 from pydlbench.compare.swaps import CallsAlone, saving_of
 from pydlbench.errors import UsageError
-from pydlbench.records.agreement import Agreement, ModelChange, StepAgreement
+from pydlbench.records.agreement import Agreement, ModelChange, StepAgreement, SwapSaving, SwapTerm
 from pydlbench.records.comparison import CompareDocument
 from pydlbench.records.measurement import TimeSummary
 from pydlbench.records.step import StepRecord, StepSpec
@@ -295,6 +295,29 @@ def test_the_saving_of_a_swap_adds_up_and_is_held_against_what_was_foretold(
     words = {True: ": as foretold", False: "not as foretold", None: "cannot tell"}
     assert words[told] in first
     assert ModelChange.from_dict(change.to_dict()).swap == saving
+
+
+@pytest.mark.parametrize(
+    ("foretold", "step", "told"),
+    [
+        ((1.0, 0.98, 1.02), (1.1, 0.8, 1.4), True),
+        ((1.0, 0.98, 1.02), (1.4, 1.1, 1.7), False),
+        ((1.0, 0.9, 1.1), (5.0, 4.0, 9.0), False),
+        ((-1.0, -1.3, -0.7), (-1.3, -1.6, -1.0), True),
+        ((-1.0, -1.3, -0.7), (-1.5, -1.8, -1.2), False),
+        ((1.0, 0.9, 1.1), (0.6, -0.1, 1.2), None),
+        ((1.0, None, None), (1.0, 0.9, 1.1), None),
+    ],
+)
+def test_savings_agree_if_they_differ_by_less_than_both_intervals(foretold, step, told):
+    def term(saved, low, high):
+        return SwapTerm(term="x", saved_s=saved, ci_low=low, ci_high=high, how="")
+
+    of_hook = term(0.0, 0.0, 0.0)
+    saving = SwapSaving(
+        calls=1, foretold=term(*foretold), step=term(*step), between=(), dispatch=of_hook
+    )
+    assert saving.as_foretold is told
 
 
 def test_causes_of_a_swap_are_those_that_traced_steps_show():

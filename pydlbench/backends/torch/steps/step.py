@@ -122,8 +122,12 @@ class TorchSubject(StepModel):
         return (settings.tf32(self.spec.precision),)
 
     def swapped_calls(self) -> Callable[[], list[float]] | None:
-        """Return the function for seconds and page faults of swapped calls; None on a GPU."""
-        return clock(self.swaps) if self.swaps and not self.spec.on_gpu else None
+        """Return the function for seconds and page faults of swapped calls since its last call.
+
+        None on a GPU, and for modules in training: what their gradients take is not known.
+        """
+        known = self.spec.phase == "forward" or all(swap.operator for swap in self.swaps)
+        return clock(self.swaps) if self.swaps and known and not self.spec.on_gpu else None
 
     def synchronize(self) -> None:
         """Return when the device has done everything that was called."""

@@ -52,9 +52,7 @@ class Swap:
         path: path of a module.
         active: makes the next calls; None for the original.
         running: whether a call is being made.
-        clocked: whether the gradients of a module are timed, too.
-        sums: seconds and page faults of all calls, with those of a module's gradients.
-        begun: clock and page faults when the gradients of the last call began.
+        sums: seconds and page faults of all calls.
     """
 
     target: str
@@ -65,9 +63,7 @@ class Swap:
     path: tuple[str, ...] = ()
     active: Callable[..., Any] | None = None
     running: bool = False
-    clocked: bool = False
     sums: list[float] = dataclasses.field(default_factory=lambda: [0.0, 0.0])
-    begun: tuple[float, float] = (0.0, 0.0)
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         """Make a call."""
@@ -76,27 +72,11 @@ class Swap:
         active, self.active = self.active, None  # the kernel's own calls use the original operator
         self.running, begun = True, _clock()
         try:
-            results = (active or self.original)(*arguments, **keywords)
+            return (active or self.original)(*arguments, **keywords)
         finally:
             self.active, self.running = active, False
-            self._add(begun)
-        if self.path and self.clocked and torch.is_grad_enabled():
-            for tensors, hook in (([arguments, keywords], self._end), (results, self._begin)):
-                for tensor in tensors_in(tensors):
-                    if tensor.grad_fn is not None:
-                        tensor.register_hook(hook)
-        return results
-
-    def _add(self, begun: tuple[float, float]) -> None:
-        for place, (now, then) in enumerate(zip(_clock(), begun, strict=True)):
-            self.sums[place] += now - then
-
-    def _begin(self, _: torch.Tensor) -> None:
-        self.begun = _clock()
-
-    def _end(self, _: torch.Tensor) -> None:
-        self._add(self.begun)
-        self.begun = _clock()
+            for place, (now, then) in enumerate(zip(_clock(), begun, strict=True)):
+                self.sums[place] += now - then
 
     def results(
         self,
@@ -148,8 +128,6 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
 
 def clock(swaps: list[Swap]) -> Callable[[], list[float]]:
     """Return the function for seconds and page faults of swapped calls since its last call."""
-    for swap in swaps:
-        swap.clocked = True
 
     def taken() -> list[float]:
         sums = [sum(parts) for parts in zip(*(swap.sums for swap in swaps), strict=True)]

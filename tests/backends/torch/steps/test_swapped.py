@@ -76,19 +76,10 @@ class Linear(nn.Module):
 def dropout(other):
     return nn.Dropout(0.1)
 
-class SlowGradient(torch.autograd.Function):
-    @staticmethod
-    def forward(context, x):
-        return x.clone()
-
-    @staticmethod
-    def backward(context, gradient):
-        time.sleep(0.05)
-        return gradient.clone()
-
 class Slow(nn.Module):
     def forward(self, x):
-        return SlowGradient.apply(x)
+        time.sleep(0.05)
+        return x.clone()
 
 def slow(other):
     return Slow()
@@ -155,10 +146,13 @@ def test_swapped_calls_are_counted_timed_and_right(backend, swapped, target, nam
         torch.manual_seed(1)
         taken = model.swapped_calls()
         results = model.results(model.run())
+    # What the gradients of a module take is not known.
+    assert (taken is None) is (target.startswith("module:") and phase == "training")
+    if taken is not None:
         seconds, faults = taken()
-    assert seconds > 0
-    assert faults == int(faults)
-    assert taken() == [0, 0]
+        assert seconds > 0
+        assert faults == int(faults)
+        assert taken() == [0, 0]
     assert results.keys() == expected.keys()
     for group, tensors in expected.items():
         assert tensors
@@ -166,12 +160,8 @@ def test_swapped_calls_are_counted_timed_and_right(backend, swapped, target, nam
             torch.testing.assert_close(results[group][key], tensor)
 
 
-def test_swapped_calls_and_their_gradients_are_timed_at_their_places(backend, swapped):
-    spec = swapped("module:Shift", "slow")
-    with UserTorchModel(backend, spec) as model:
-        taken = model.swapped_calls()
-        model.run()
-    assert taken()[0] >= 0.05
+def test_swapped_calls_are_timed_at_their_places(backend, swapped):
+    spec = swapped("module:Shift", "slow", "forward")
     kernel = requests.request_step(backend, spec.to_dict(), {"checks": False})
     chunk = kernel.sample(ChunkRequest(samples=2, inner=2))
     assert len(chunk.parts) == 2
