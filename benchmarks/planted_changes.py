@@ -240,6 +240,9 @@ def main() -> None:
     parser.add_argument("--pairs", action="store_true", help="pairs of KernelBench's convention")
     parser.add_argument("--md", help="file to write the table into")
     given = parser.parse_args()
+    for name in ("model", "changes", "runs", "repetitions", "json") if given.pairs else ():
+        if getattr(given, name) != parser.get_default(name):
+            parser.error(f"--{name}: not with --pairs, which takes --md only")
     pairs = list(product(given.model.split(","), map(int, given.changes.split(","))))
     if unknown := {name for name, _ in pairs} - {*MODELS}:
         parser.error(f"--model {', '.join(sorted(unknown))}: choices: {', '.join(MODELS)}")

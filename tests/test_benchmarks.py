@@ -119,3 +119,12 @@ def test_slices_of_planted_changes_add_up(tmp_path, capsys, monkeypatch):
     *_, none, three = capsys.readouterr().out.splitlines()
     assert [cell.strip() for cell in none.split("|")[1:7]] == ["layers", "0 %", "2", "1", "0", "1"]
     assert [cell.strip() for cell in three.split("|")[1:7]] == ["layers", "3 %", "2", "1", "1", "0"]
+
+
+def test_pairs_refuse_the_options_of_planted_changes(capsys, monkeypatch):
+    planted = runpy.run_path(str(_FOLDER / "planted_changes.py"))
+    monkeypatch.setattr("sys.argv", ["planted_changes.py", "--pairs", "--runs", "3"])
+    with pytest.raises(SystemExit) as ended:
+        planted["main"]()
+    assert ended.value.code == 2
+    assert "--runs" in capsys.readouterr().err.splitlines()[-1]

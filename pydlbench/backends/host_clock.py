@@ -76,11 +76,13 @@ def check_sealed(*judges: object) -> None:
 def refuse_monitoring() -> None:
     """Let no code of this process register hooks of ``sys.monitoring`` (Python 3.12) from now on.
 
-    A hook is called by code of others, such as that which copies a result after the clock.
+    A hook is called by code of others, such as that which copies a result after the clock. To
+    unregister one is no error, and does nothing: earlier hooks stay until their events are off.
     """
 
-    def refused(*_: object) -> None:
-        raise RefusedKernelError("its code registers a hook of sys.monitoring")
+    def refused(_tool: int, _event: int, hook: object) -> None:
+        if hook is not None:
+            raise RefusedKernelError("its code registers a hook of sys.monitoring")
 
     if (monitoring := getattr(sys, "monitoring", None)) is not None:
         vars(monitoring)["register_callback"] = refused

@@ -99,7 +99,9 @@ def run(args: TraceOptions, session_factory: Callable[..., Any] | None = None) -
         return [outcome.record(StepLedger) for outcome in results.outcomes]
 
     def report(_: RunRecord, results: Results) -> list[Block]:
-        return recorded_report(ledgers(results), everything=args.all)
+        given = (("--on", args.on), ("--capture", args.capture))
+        kept = [word for name, value in given if value is not None for word in (name, value)]
+        return recorded_report(ledgers(results), options=kept, everything=args.all)
 
     def document(results: Results) -> dict[str, Any]:
         head: dict[str, Any] = {"kind": "trace", "run": results.run.to_dict()}

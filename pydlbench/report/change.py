@@ -26,7 +26,6 @@ MAX_ROWS: Final = 12
 MAX_NAMED: Final = 2
 #: Parts of a difference below this share of it are not named.
 MIN_SHARE: Final = 0.1
-_ENDED: Final = "timed steps are not compared: the run ended before"
 
 
 def change_report(
@@ -145,8 +144,7 @@ def _results(results: StepAgreement) -> str:
         return "there are no results to compare"
     if results.timed is None:
         what += " of a first step"
-    text = f"{what} agree (largest difference {_error(max(agreement.tensors.values()))})"
-    return text if results.timed is not None else f"{text}, {_ENDED}"
+    return f"{what} agree (largest difference {_error(max(agreement.tensors.values()))})"
 
 
 def _error(error: float) -> str:
@@ -189,7 +187,7 @@ def _about(results: StepAgreement) -> list[str]:
             "inputs that can change"
         )
         if results.timed is None:
-            none = _ENDED
+            none = "timed steps are not compared: the run ended before"
         elif results.draws and results.differs:
             none = "timed steps are not compared: A draws random numbers, and the results differ"
         lines.append(timed if results.timed else none)

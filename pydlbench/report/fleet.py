@@ -120,9 +120,9 @@ def _summary(verdict: FleetVerdict) -> str:
             f"no node is known to be slower than the others by more than {percent(verdict.beyond)}"
         )
     are = "is SLOW" if len(names) == 1 else "are SLOW"
-    first = slow_rows(verdict, 1)[0]
+    largest = max(slow_rows(verdict, 1), key=lambda row: row.effect or 0.0)
     most = "up to " if len(names) > 1 else ""
-    by = f"by {most}{percent(first.effect or 0.0)} in {first.metric}"
+    by = f"by {most}{percent(largest.effect or 0.0)} in {largest.metric}"
     return f"{len(names)} of {len(verdict.nodes)} nodes {are}: {some_names(names)}, {by}"
 
 

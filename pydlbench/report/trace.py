@@ -329,11 +329,14 @@ def _rest(ledger: StepLedger, calls: int, modules: int) -> list[str]:
 # Ranks of a job.
 
 
-def ranks_report(comparison: RankComparison, *, everything: bool = False) -> list[Block]:
+def ranks_report(
+    comparison: RankComparison, *, options: Sequence[str] = (), everything: bool = False
+) -> list[Block]:
     """Return the conclusion, each rank's step, the skew of collectives, and notes.
 
     Args:
         comparison: of the ranks.
+        options: options of the command to run next.
         everything: show all collectives.
     """
     rows = comparison.collectives if everything else comparison.collectives[:MAX_CALLS]
@@ -351,14 +354,14 @@ def ranks_report(comparison: RankComparison, *, everything: bool = False) -> lis
     names = "rank file step_s busy_s idle_s exposed_communication_s wait_s caused_s last"
     skews = "operator shapes count transfer_s wait_s longest_wait_s last_rank last_share"
     return [
-        Headline([_skew(comparison)]),
+        Headline([_skew(comparison, options)]),
         _table(comparison.ranks, names),
         *([_table(rows, skews)] if rows else []),
         Lines([*(lines if rows else []), *comparison.notes]),
     ]
 
 
-def _skew(comparison: RankComparison) -> str:
+def _skew(comparison: RankComparison, options: Sequence[str]) -> str:
     """Return the sentence that says which rank the others wait for."""
     ranks = comparison.ranks
     step_s = sum(rank.step_s for rank in ranks) / len(ranks)
@@ -379,7 +382,7 @@ def _skew(comparison: RankComparison) -> str:
     of = f"{last.last:,} of {quantity(comparison.matched, 'collective')}"
     following = ""
     if len(ranks) > 2:  # with two, the report has their differences
-        following = f" Next: pydlbench trace {first.file} {last.file} (what differs)"
+        following = f" Next: {_command(first.file, last.file, *options)} (what differs)"
     return (
         f"Ranks wait {where} for each other, {format_seconds(last.caused_s)} of it for rank "
         f"{last.rank}, which arrives last in {of}; most of it in {longest.operator}; {moved}."
@@ -391,11 +394,18 @@ def _skew(comparison: RankComparison) -> str:
 # Two recorded steps.
 
 
-def comparison_report(comparison: LedgerComparison, *, everything: bool = False) -> list[Block]:
+def _command(*words: str) -> str:
+    return shlex.join(["pydlbench", "trace", *words])
+
+
+def comparison_report(
+    comparison: LedgerComparison, *, options: Sequence[str] = (), everything: bool = False
+) -> list[Block]:
     """Return the conclusion, the rows by which two steps differ, and notes.
 
     Args:
         comparison: of the steps.
+        options: options of the command to run next.
         everything: show all rows.
     """
     rows = comparison.rows if everything else comparison.rows[:MAX_DIFFERENCES]
@@ -408,7 +418,7 @@ def comparison_report(comparison: LedgerComparison, *, everything: bool = False)
     heading = f"A  {comparison.a}  {format_seconds(comparison.a_s)}"
     longer = comparison.b if comparison.difference_s > 0 else comparison.a
     return [
-        Headline([_difference(comparison), f"next: pydlbench trace {shlex.quote(longer)}"]),
+        Headline([_difference(comparison), f"next: {_command(longer, *options)}"]),
         Heading([heading, f"B  {comparison.b}  {format_seconds(comparison.b_s)}"], bold=0),
         _table(shown, "operator module direction shapes a_s b_s difference_s why"),
         Lines(lines),
@@ -443,18 +453,22 @@ def _difference(comparison: LedgerComparison) -> str:
 # One or several recorded steps.
 
 
-def recorded_report(ledgers: Sequence[StepLedger], *, everything: bool = False) -> list[Block]:
+def recorded_report(
+    ledgers: Sequence[StepLedger], *, options: Sequence[str] = (), everything: bool = False
+) -> list[Block]:
     """Return the report of a recorded step; of two, what differs; of ranks, their skew.
 
     Args:
         ledgers: of the recordings.
+        options: options of the command to run next.
         everything: show all modules, calls and differences.
     """
     blocks: list[Block] = []
     if are_ranks(ledgers):
-        blocks += ranks_report(compare_ranks(ledgers), everything=everything)
+        blocks += ranks_report(compare_ranks(ledgers), options=options, everything=everything)
     if len(ledgers) == 2:  # A and B
-        blocks += comparison_report(compare_ledgers(*ledgers), everything=everything)
+        compared = compare_ledgers(*ledgers)
+        blocks += comparison_report(compared, options=options, everything=everything)
     return blocks or [
         block for ledger in ledgers for block in trace_report(ledger, everything=everything)
     ]

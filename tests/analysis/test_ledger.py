@@ -1,5 +1,7 @@
 """The ledger of a recorded step: sums, limits, parts that repeat, and differences of two."""
 
+import shlex
+
 import pytest
 from invented_profile import (
     ADD,
@@ -204,8 +206,10 @@ def test_the_report_of_two_steps_names_the_longer_one_to_look_at_next(ledger, co
     before, after = (
         ledger(layers(count), name) for count, name in zip(counts, ("before", "after"), strict=True)
     )
-    lines = as_text(comparison_report(compare_ledgers(before, after))).splitlines()
-    assert lines[1] == f"next: pydlbench trace {longer}"
+    found = compare_ledgers(before, after)
+    for options in ([], ["--on", "H100 SXM", "--capture", "graph.json"]):
+        lines = as_text(comparison_report(found, options=options)).splitlines()
+        assert shlex.split(lines[1]) == ["next:", "pydlbench", "trace", longer, *options]
 
 
 @pytest.mark.parametrize(

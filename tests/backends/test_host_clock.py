@@ -88,8 +88,10 @@ def test_code_of_a_worker_registers_no_hook_that_the_judge_would_call():
         "refuse_monitoring()\n"
         "monitoring.use_tool_id(3, 'cheat')\n"
         "monitoring.set_events(3, monitoring.events.PY_START)\n"
+        "monitoring.register_callback(3, monitoring.events.PY_START, None)\n"
+        "print('unregistered')\n"
         "monitoring.register_callback(3, monitoring.events.PY_START, print)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 1
+    assert (done.returncode, done.stdout) == (1, "unregistered\n")
     assert "RefusedKernelError: its code registers a hook of sys.monitoring" in done.stderr

@@ -139,10 +139,9 @@ def test_a_comparison_that_ended_early_says_what_is_not_compared(run_record, tim
     found = compared(run_record, record("new", 0.5), results)
     ended = "timed steps are not compared: the run ended before"
     (first,) = conclude(found, found.change)
-    assert (ended in first) is told
     assert ("of a first step agree" in first) is told
     text = " ".join(as_text(change_report(found)).split())
-    assert (text.count(ended) == 2) is told, text
+    assert text.count(ended) == told, text
     assert CompareDocument.from_dict(found.to_dict()).change.results.timed == timed
 
 
