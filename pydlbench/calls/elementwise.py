@@ -13,6 +13,7 @@ from pydlbench.calls.meaning import (
     meaning_rule,
     no_layer,
     require_floating,
+    require_loss_operands,
 )
 from pydlbench.ops.op import Layer
 from pydlbench.ops.table import OPS, build_layer, image_layer
@@ -28,6 +29,7 @@ _LAYER_ARGUMENTS: Final[dict[str, tuple[list[float], ...]]] = {
 _FLOPS: Final = {
     **dict.fromkeys(("rsqrt", "clamp", "leaky_relu", "prelu", "sqrt_backward"), 2),
     **dict.fromkeys(("leaky_relu_backward", "xlogy", "hardshrink"), 2),
+    **dict.fromkeys(("hardshrink_backward", "softshrink_backward"), 2),
     **dict.fromkeys(("prelu_backward", "softshrink", "nan_to_num"), 3),
     **dict.fromkeys(("addcdiv", "addcmul", "lerp", "reciprocal_backward"), 3),
     "rsqrt_backward": 4,
@@ -57,7 +59,6 @@ _OPS: Final = {
     "leaky_relu_backward": "leaky-relu-gradient",
     "prelu_backward": "prelu-gradient",
     **{name: name for name in ("xlogy", "hardshrink", "softshrink", "threshold")},
-    "nan_to_num": "nan-to-num",
 }
 #: Powers that are ops of their own.
 _POWERS: Final = {2: "square", 0.5: "sqrt", -0.5: "rsqrt"}
@@ -127,7 +128,7 @@ def loss(
     prediction: Value,
     target: Value,
     *,
-    averaged: bool = True,
+    missing: str = "",
     backward: bool = False,
     **parameters: Any,
 ) -> Iterator[Meaning | LayerPass]:
@@ -137,7 +138,7 @@ def loss(
         op: name of the loss.
         prediction: tensor whose gradient is computed.
         target: what it should be.
-        averaged: whether the losses of all elements are added up.
+        missing: what about the call has no layer; empty if nothing.
         backward: whether the call computes the gradient.
         parameters: parameters of the op.
     """
@@ -145,10 +146,11 @@ def loss(
     per_element = OPS[op].passes[pass_].per_element
     yield Meaning(kind="loss", flops=prediction.elements * per_element * prediction.floating)
     require_floating(floating=prediction.floating)
-    if not averaged:
-        raise no_layer(f"{op} of each element")
+    if missing:
+        raise no_layer(f"{op} {missing}")
     if (prediction.shape, prediction.dtype) != (target.shape, target.dtype):
         raise no_layer(f"{op} of several types or shapes")
+    require_loss_operands(op, prediction, target)
     yield LayerPass(build_layer(op, channels=prediction.elements, **parameters), pass_)
 
 
@@ -249,14 +251,14 @@ def _elementwise_layer(name: str, operands: Sequence[Any], factor: float, *, rou
     shapes = [operand.stored_shape if isinstance(operand, Value) else () for operand in operands]
     if broadcast_shapes(shapes) != broadcast_shapes([value.shape for value in values]):
         raise no_layer(f"{name} of elements that are repeated")
-    exact = op == "power" or number in (1, -1)
+    exact = op == "power" or number in (1, -1, None)
     return merged_elementwise(op, *shapes, number=number if exact else _PLACEHOLDER_FACTOR)
 
 
 def _translate(
     name: str, operands: Sequence[Any], factor: float
-) -> tuple[str, Sequence[Any], float]:
-    """Return the op of the table, its operands and its number.
+) -> tuple[str, Sequence[Any], float | None]:
+    """Return the op of the table, its operands and its number, if the call has it.
 
     Raises:
         UnsupportedError: the table has no op for the operator.
@@ -283,7 +285,7 @@ def _translate(
         return "select", masked, 1.0
     if name not in _OPS:
         raise no_layer(name)
-    return _OPS[name], operands, float(factor)
+    return _OPS[name], operands, None
 
 
 def _masked(name: str, operands: Sequence[Any]) -> list[Any]:

@@ -201,6 +201,18 @@ def require_floating(*, floating: bool) -> None:
         raise UnsupportedError("whole numbers have no layer")
 
 
+def require_loss_operands(what: str, numbers: Value, *others: Value) -> None:
+    """Refuse a loss of repeated elements, or of half precision, whose row converts to float32.
+
+    Raises:
+        UnsupportedError: the loss is one of these.
+    """
+    if numbers.dtype != "float32":
+        raise no_layer(f"{what} in {numbers.dtype}")
+    if any(value.stored_shape != value.shape for value in (numbers, *others)):
+        raise no_layer(f"{what} of elements that are repeated")
+
+
 def row_layer(op: str, shape: Sequence[int], last: int, **parameters: Any) -> Layer:
     """Return a layer that works along rows, which are the last dimensions together.
 
@@ -329,6 +341,11 @@ class Value:
         """The shape in memory, with broadcast dimensions of size one."""
         sides = zip(self.shape, self.strides, strict=True)
         return tuple(size if stride else min(size, 1) for size, stride in sides)
+
+    @property
+    def long_strides(self) -> list[int]:
+        """The strides of dimensions of more than one element; others say nothing."""
+        return [stride for size, stride in zip(self.shape, self.strides, strict=True) if size != 1]
 
     def same_as(self, other: Any) -> bool:
         """Whether another value has the same elements of the same memory."""

@@ -66,7 +66,8 @@ def copy(
 def cast(source: Value, dtype: str, reads: int) -> Iterator[Meaning | LayerPass]:
     """Return the meaning of a copy to another type in the order in which the source lies."""
     wide, narrow = sorted((source.dtype, dtype), key=bytes_of_type, reverse=True)
-    known = wide == "float32" and narrow in ("bfloat16", "float16") and 0 not in source.strides
+    dense = min(source.long_strides, default=1) == 1
+    known = wide == "float32" and narrow in ("bfloat16", "float16") and dense
     writes = source.elements * bytes_of_type(dtype)
     yield Meaning(kind="copy", reads=reads, writes=writes, dtypes=(narrow,) if known else ())
     if not known:
@@ -89,8 +90,7 @@ def _copy_layer(source: Value, axes: Sequence[int]) -> Layer:
         shape = [size for size, _ in sizes]
         if shape != stored:
             return build_layer("move:tile", src=stored, dst=shape)
-    strides = [stride for size, stride in sizes if size != 1]
-    if strides and min(strides) != 1:
+    if min(source.long_strides, default=1) != 1:
         raise UnsupportedError("a copy of repeated or of single elements has no layer")
     return merged_move([size for size, _ in sizes], [stride for _, stride in sizes])
 

@@ -15,6 +15,7 @@ from pydlbench.calls.meaning import (
     meaning_rule,
     no_layer,
     require_floating,
+    require_loss_operands,
     row_layer,
 )
 from pydlbench.calls.windows import pooling_layer
@@ -156,7 +157,7 @@ def along_rows(
 
 @meaning_rule
 def label_loss(
-    scores: Value, labels: Value, reads: int, *, averaged: bool, backward: bool = False
+    scores: Value, labels: Value, reads: int, *, summed: bool, backward: bool = False
 ) -> Iterator[Meaning | LayerPass]:
     """Return the meaning of the sum of each row's score at its label, or of its gradient.
 
@@ -164,12 +165,13 @@ def label_loss(
         scores: tensor of the scores, classes second.
         labels: tensor of the labels.
         reads: bytes read.
-        averaged: whether the scores of all rows are added up, with equal weights.
+        summed: whether the scores of all rows are added up, with equal weights.
         backward: whether the call computes the gradient.
     """
-    yield Meaning(kind="loss", flops=labels.elements, reads=reads)
-    if not averaged or len(scores.shape) != 2:
+    yield Meaning(kind="loss", flops=0 if backward else labels.elements, reads=reads)
+    if not summed or len(scores.shape) != 2:
         raise no_layer("a loss with weights, of each row or of images")
+    require_loss_operands("nll", scores, labels)
     batch, channels = scores.shape
     yield LayerPass(
         build_layer("nll", batch=batch, channels=channels),

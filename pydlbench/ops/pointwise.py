@@ -211,7 +211,6 @@ def _loss(
     backward: int,
     formula: Callable[[Any, Any, Any, Layer], Any],
     *fields: Field,
-    **options: Any,
 ) -> Op:
     """Return the mean loss of predictions ``src`` and targets ``src2``; its own gradient is one."""
     return pointwise_op(
@@ -226,7 +225,6 @@ def _loss(
         dims=in_weights,
         exact=frozenset(("dst",)),
         no_gpu=NO_CUDA_KERNEL,
-        **options,
     )
 
 
@@ -251,8 +249,6 @@ _LOSSES: Final = (
     ),
     # (1 - target) src, less the logarithm of a sigmoid; backward a sigmoid, less the target.
     _loss("bce-logits", 8, 6, lambda np, x, y, _: (1 - y) * x + _softplus(np, -x)),
-    # A logarithm of the target less a logarithm, times the target, the sum; backward a factor.
-    _loss("kl-div", 4, 1, lambda np, x, y, _: y * (np.log(y) - x), positive=frozenset(("src2",))),
     # The mean of the scores of ``batch`` rows at their labels, negated.
     pointwise_op(
         "nll",

@@ -64,6 +64,9 @@ def _named(ops: tuple[Op, ...], name: str) -> Op:
 # element. The result overwrites ``x`` in ops with that suffix; ``x`` then has the result's shape.
 
 _ROLES: Final = ("src", "src2", "src3")
+#: The largest number of an op that compares elements, which are in [-1, 1), with its number: with
+#: one beyond, the result would be the same for all of them, and would not show that the op ran.
+_MOST: Final = 0.9
 
 
 def _result_shape(values: Mapping[str, Any]) -> Shape:
@@ -80,6 +83,7 @@ def _elementwise(
     *,
     positive: str = "",
     numbered: bool = False,
+    least: float | None = None,
     masked: str = "",
     results: tuple[str, ...] = ("dst",),
     no_gpu: str = "",
@@ -94,6 +98,7 @@ def _elementwise(
         reference: Formula of the result; its arguments are numpy, the operands and the number.
         positive: Role whose elements must be above zero.
         numbered: Whether the op has a number.
+        least: The smallest number of an op that compares elements with its number.
         masked: ``reads`` if the last operand is a mask, ``writes`` if the result is one.
         results: Roles of the results.
         no_gpu: Why there is no native row on a GPU.
@@ -108,6 +113,9 @@ def _elementwise(
             raise UsageError(f"{name}: {len(shapes)} operands; nearest: {operands}")
         if values["number"] != 1 and not numbered:
             raise UsageError(f"number={values['number']}: {name} has none; nearest: 1")
+        if least is not None and not least <= values["number"] <= _MOST:
+            reason = f"elements are between -1 and 1; nearest: {least:g} to {_MOST:g}"
+            raise UsageError(f"number={values['number']}: {reason}")
         # As in NumPy, missing leading sides are 1; where these do not fit, trailing ones as in
         # benchdnn.
         rank = max(map(len, shapes))
@@ -128,7 +136,12 @@ def _elementwise(
         reads,
         fields=(
             *(Field(name=role, type="shape", default=()) for role in _ROLES),
-            Field(name="number", spelling="by", type="signed", default=1.0),
+            Field(
+                name="number",
+                spelling="by",
+                type="signed",
+                default=1.0 if least is None else 0.5,
+            ),
         ),
         operands=_operands(1, len(_ROLES), *_ROLES),
         settle=settle,
@@ -239,6 +252,7 @@ _ELEMENTWISE: Final = (
         2,
         lambda np, x, a: np.where((x > a) | (-x > a), x, 0.0),
         numbered=True,
+        least=0.1,
         no_gpu=NO_CUDA_KERNEL,
     ),
     _elementwise(
@@ -247,6 +261,7 @@ _ELEMENTWISE: Final = (
         3,
         lambda np, x, a: np.where(x > a, x - a, np.where(-x > a, x + a, 0.0)),
         numbered=True,
+        least=0.1,
         no_gpu=NO_CUDA_KERNEL,
     ),
     # x where it is above a, else y.
@@ -256,14 +271,13 @@ _ELEMENTWISE: Final = (
         1,
         lambda np, x, y, a: np.where(x > a, x, y),
         numbered=True,
+        least=-_MOST,
         no_gpu=NO_CUDA_KERNEL,
     ),
     _elementwise(
         "xlogy", 2, 2, lambda np, x, y: x * np.log(y), positive="src2", no_gpu=NO_CUDA_KERNEL
     ),
     _elementwise("xlogx", 1, 2, lambda np, x: x * np.log(x), positive="src", no_gpu=NO_CUDA_KERNEL),
-    # A test for NaN, and two for infinities.
-    _elementwise("nan-to-num", 1, 3, lambda _, x: x, no_gpu=NO_CUDA_KERNEL),
     _cast("cast-from-fp32", "src"),
     _cast("cast-to-fp32", "dst"),
 )
@@ -287,7 +301,7 @@ def _in_place(op: Op) -> Op:
     return in_place_op(op, settle=settle, signs=signs, positive=op.positive - signs)
 
 
-def merged_elementwise(name: str, *shapes: Sequence[int], number: float = 1.0) -> Layer:
+def merged_elementwise(name: str, *shapes: Sequence[int], number: float | None = None) -> Layer:
     """Return an elementwise layer with as few dimensions as possible, operands aligned at the end.
 
     Adjacent dimensions are merged if the same operands are broadcast along them.
@@ -295,7 +309,7 @@ def merged_elementwise(name: str, *shapes: Sequence[int], number: float = 1.0) -
     Args:
         name: Name of the op.
         shapes: Shapes of the operands; a number has an empty shape.
-        number: Number of an op that has one.
+        number: Number of an op that has one; None for its default.
 
     Raises:
         UsageError: The layer is invalid.
@@ -314,8 +328,9 @@ def merged_elementwise(name: str, *shapes: Sequence[int], number: float = 1.0) -
             merged.append(list(sizes))
         broadcast = broadcast_here
     dims = zip(*merged, strict=True) if merged else [(1,)] * len(shapes)
-    operands = dict(zip(_ROLES, dims, strict=False))
-    return _named(_ELEMENTWISE, name).build(**operands, number=number)
+    fields: dict[str, Any] = {"number": number} if number is not None else {}
+    fields.update(zip(_ROLES, dims, strict=False))
+    return _named(_ELEMENTWISE, name).build(**fields)
 
 
 # -----------------------------------------------------------------------------
@@ -656,11 +671,8 @@ _GATHERS: Final = (
     ),
 )
 
-# In place, nan-to-num would leave finite numbers as they are, so nothing would show that it ran.
 _OVERWRITING: Final = [
-    op
-    for op in _ELEMENTWISE
-    if op.passes["forward"].writes == ("dst",) and not op.exact and op.name != "nan-to-num"
+    op for op in _ELEMENTWISE if op.passes["forward"].writes == ("dst",) and not op.exact
 ]
 
 TENSOR_OPS: Final = (*_ELEMENTWISE, *map(_in_place, _OVERWRITING), *_REDUCTIONS, *_MOVES, *_GATHERS)

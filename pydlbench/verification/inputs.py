@@ -480,12 +480,20 @@ def _values(layer: Layer, pass_: str, role: str, precision: str, seed: int) -> D
         return array
     if layer.kind == "recurrent" and role.startswith(("weights", "bias")):
         return drawn.array() * _weight_scale(layer)
+    return _factors(layer, role, drawn)
+
+
+def _factors(layer: Layer, role: str, drawn: UniformTensor) -> DrawnInput:
+    """Return a tensor whose elements are signs, positive, or multiplied with each other."""
     if role in layer.entry.signs:
         array = drawn.array()
         array.flat[0] = -1  # at least one factor has to change something
         return np.copysign(np.float32(1), array)
     if role in layer.entry.positive:
-        return round_to(stored, np.abs(drawn.array()) + np.float32(0.5))
+        return round_to(drawn.precision, np.abs(drawn.array()) + np.float32(0.5))
+    if layer.op == "cumprod":  # products of thousands of elements stay normal numbers
+        array = drawn.array()
+        return round_to(drawn.precision, np.copysign(np.abs(array) / 8 + np.float32(0.9375), array))
     return drawn
 
 

@@ -951,11 +951,27 @@ SUMS = [
     (
         aten("nll_loss_backward.default(T1, T2x3, int64[2](1), None, 1, -100, T1)"),
         "nll:mb2ic3 backward-data",
-        2,
+        0,
     ),
     (aten("xlogy.Tensor(T2x3, T2x3)"), "elementwise:xlogy:6:6", 12),
-    (aten("hardshrink.default(T2x3, 0.25)"), "elementwise:hardshrink:6by0.5", 12),
-    (aten("threshold.default(T2x3, 0.1, 0.0)"), "elementwise:threshold:6:1by0.5", 6),
+    # Inputs of a row are in [-1, 1), whatever the call compares with.
+    (aten("hardshrink.default(T2x3, 0.25)"), "elementwise:hardshrink:6", 12),
+    (aten("softshrink.default(T2x3, 1)"), "elementwise:softshrink:6", 18),
+    (aten("threshold.default(T2x3, 1, 0)"), "elementwise:threshold:6:1", 6),
+    # Strides of dimensions of one element say nothing.
+    *(
+        (
+            aten(f"_to_copy.default({source}, dtype=torch.bfloat16)"),
+            "elementwise:cast-from-fp32:4",
+            0,
+        )
+        for source in ("float32[4, 1](1, 0)", "float32[1, 4](0, 1)", "float32[2, 2](1, 2)")
+    ),
+    (
+        aten("copy_.default(float32[4, 1](1, 1), bfloat16[4, 1](1, 4))"),
+        "elementwise:cast-to-fp32:4",
+        0,
+    ),
     (aten("celu.default(T2x3, 1.0)"), "elu:mb2ic3", 18),
     (aten("cumprod.default(T2x3, 1)"), "cumprod:mb2ic1ih1iw3", 6),
     (
@@ -1124,7 +1140,48 @@ LAYERLESS = [
     ),
     (aten("log2.default(T2x3)"), 6, "log2 has no layer"),
     (aten("_to_copy.default(T2x3, dtype=torch.int64)"), 0, "a conversion has no layer"),
+    *(
+        (aten(f"{call}.default({operands})"), 0, "a conversion has no layer")
+        for call, operands in (
+            ("_to_copy", "float32[4, 6](12, 2), dtype=torch.bfloat16"),
+            ("copy_", "float32[4, 6](12, 2), bfloat16[4, 6](12, 2)"),
+        )
+    ),
+    *(
+        (aten(f"replication_pad2d.default(T2x3x4x5, {pads})"), 0, "a copy of a part has no layer")
+        for pads in ([1, 1, -1, 2], [-1, 1, 0, 0])
+    ),
+    (
+        aten("reflection_pad2d.default(T2x3x4x5, [1, 1, -1, 2])"),
+        0,
+        "a copy of a part has no layer",
+    ),
     (aten("mse_loss.default(T2x3, T2x3, 0)"), 18, "mse of each element has no layer"),
+    (
+        aten("mse_loss.default(bfloat16[2, 3](3, 1), bfloat16[2, 3](3, 1))"),
+        18,
+        "mse in bfloat16 has no layer",
+    ),
+    (
+        aten("mse_loss_backward.default(T1, T2x3, float32[2, 3](0, 1), 1)"),
+        18,
+        "mse of elements that are repeated has no layer",
+    ),
+    (
+        aten("nll_loss_forward.default(bfloat16[2, 3](3, 1), int64[2](1), None, 1, -100)"),
+        2,
+        "nll in bfloat16 has no layer",
+    ),
+    (
+        aten("nll_loss_forward.default(T2x3, int64[2](0), None, 1, -100)"),
+        2,
+        "nll of elements that are repeated has no layer",
+    ),
+    (aten("nan_to_num.default(T2x3)"), 18, "nan_to_num has no layer"),
+    *(
+        (aten(f"{op}.default(T2x3, T2x3, 0.5)"), 12, f"{op} has no layer")
+        for op in ("hardshrink_backward", "softshrink_backward")
+    ),
     (
         aten("nll_loss_forward.default(T2x3, int64[2](1), T3, 1, -100)"),
         2,
@@ -1133,7 +1190,7 @@ LAYERLESS = [
     (
         aten("binary_cross_entropy_with_logits.default(T2x3, T2x3, None, T3)"),
         48,
-        "bce-logits of each element has no layer",
+        "bce-logits with weights has no layer",
     ),
     (
         aten("clone.default(float32[4, 6](12, 2), memory_format=torch.contiguous_format)"),

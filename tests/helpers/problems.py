@@ -114,7 +114,7 @@ _SMOOTH = (
     *("sigmoid", "tanh", "softplus", "logsigmoid", "elu", "silu", "mish", "gelu", "gelu-tanh"),
 )
 _ROWS = ("softmax", "log-softmax", "layernorm", "rmsnorm")
-LOSSES = ("mse", "l1", "smooth-l1", "bce-logits", "kl-div")
+LOSSES = ("mse", "l1", "smooth-l1", "bce-logits")
 _OF_LANGUAGE_MODELS = ("swiglu", "rope", "add-rmsnorm")
 _POINTWISE = (
     *(build_layer(op, **SIDES) for op in (*_PLAIN, *_SMOOTH, *_ROWS, *_OF_LANGUAGE_MODELS)),

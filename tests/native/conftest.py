@@ -144,7 +144,7 @@ _NUMBERS = {"add": (0.5, 1.0, -1.0)} | dict.fromkeys(
 # Ops with functions of PyTorch, and no native kernel.
 _OF_FRAMEWORKS = (
     *("log1p", "expm1", "erf", "sin", "cos", "sign", "floor", "ceil", "rint", "glu", "var", "std"),
-    *("prelu-gradient", "hardshrink", "softshrink", "threshold", "xlogy", "xlogx", "nan-to-num"),
+    *("prelu-gradient", "hardshrink", "softshrink", "threshold", "xlogy", "xlogx"),
     *("cast-from-fp32", "cast-to-fp32", "norm1"),
 )
 ELEMENTWISE = [

@@ -134,7 +134,6 @@ COUNTS = [
         (f"{op}:ic120", pass_, flops * 120, None, 2 * 240 + size)
         for op, forward, backward in (
             *(("mse", 3, 3), ("l1", 3, 3), ("smooth-l1", 6, 5), ("bce-logits", 8, 6)),
-            ("kl-div", 4, 1),
         )
         for pass_, flops, size in (("forward", forward, 4), ("backward-data", backward, 240))
     ),
@@ -172,7 +171,6 @@ COUNTS = [
         for end in ("", "-in-place")
     ),
     ("elementwise:add:9:9by-1", "forward", 9, None, 54),
-    ("elementwise:nan-to-num:9", "forward", 27, None, 36),
     # Two results, and one number for all.
     ("elementwise:prelu-gradient:9:9:1", "forward", 27, None, 2 * (9 + 9 + 1 + 9 + 9)),
     # One of the tensors is in float32.
@@ -419,6 +417,23 @@ _GEMM: dict[str, Any] = {"m": 2, "k": 3, "n": 4}
         ("elementwise:add", {"src": (8,)}, ("1 operands", "nearest: 2")),
         ("elementwise:add-in-place", {"src": (1, 4), "src2": (8, 4)}, ("src", "nearest: 8x4")),
         ("elementwise:exp", {"src": (8,), "src2": (8,)}, ("2 operands", "nearest: 1")),
+        *(
+            (
+                f"elementwise:{op}",
+                {"src": (8,), "number": number},
+                ("number", "nearest: 0.1 to 0.9"),
+            )
+            for op in ("hardshrink", "softshrink", "hardshrink-in-place")
+            for number in (1.0, -1.0, 0.0)
+        ),
+        *(
+            (
+                "elementwise:threshold",
+                {"src": (8,), "src2": (1,), "number": number},
+                ("number", "nearest: -0.9 to 0.9"),
+            )
+            for number in (1.0, -1.0)
+        ),
         ("elementwise:mul", {"src": (8,), "src2": (8,), "number": 2}, ("mul has none",)),
         ("elementwise:add", {"src": (8, 4), "src2": (8, 3)}, ("src2", "nearest: 8x4")),
         ("elementwise:exp", {"src": (1,) * 7}, ("at most 6",)),

@@ -128,6 +128,18 @@ def test_no_ties_within_a_pooling_window(precision, kernel):
     assert np.all(np.diff(ordered, axis=-1) > 0)
 
 
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
+def test_products_of_thousands_of_elements_stay_normal(precision):
+    layer = build_layer("cumprod", batch=50, channels=1, height=1, width=4096)
+    source = make_inputs(layer, "forward", precision, 0)["src"]
+    np.testing.assert_array_equal(source, round_to(precision, source))
+    products = np.cumprod(source.astype(np.float64), axis=-1)
+    assert np.abs(products).min() > 2.0**-14  # the smallest normal number of fp16
+    assert np.abs(products).max() < 65504
+    assert 0.4 < np.mean(source < 0) < 0.6
+    assert np.unique(source).size > 20
+
+
 def test_maxima_are_spread_over_the_window():
     layer = build_layer("pool", batch=20, channels=20, in_size=12, kernel=3, stride=3)
     source = make_inputs(layer, "backward-data", "bf16", 0)["src"]

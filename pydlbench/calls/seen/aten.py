@@ -817,7 +817,7 @@ _ROW_RULES: Final[Mapping[str, Callable[[AtenCall], Meaning]]] = {
             c[0],
             c[1],
             c[1].elements * c[0].itemsize + least_bytes(c.values[1:]),
-            averaged=c[2] is None and c[3] != 0,
+            summed=c[2] is None and c[3] != 0,
         ),
     ),
     # Outer gradient, scores, labels: the result is zero except at the labels; no score is read.
@@ -827,7 +827,7 @@ _ROW_RULES: Final[Mapping[str, Callable[[AtenCall], Meaning]]] = {
             c[1],
             c[2],
             c.bytes_without(c[1]),
-            averaged=c[3] is None and c[4] != 0,
+            summed=c[3] is None and c[4] != 0,
             backward=True,
         ),
     ),
@@ -942,11 +942,10 @@ def _loss(call: AtenCall) -> Meaning:
     given, op = call.arguments[backward:], _LOSSES[name]
     numbers = [number for number in given[2:] if number is not None]
     weighted = any(isinstance(number, Value) for number in numbers)
-    reduction, beta = 0 if weighted else (*numbers, 1)[0], (*numbers[1:], 1.0)[0]
+    each, beta = numbers[:1] == [0], (*numbers[1:], 1.0)[0]
+    missing = "with weights" if weighted else "of each element" if each else ""
     parameters: dict[str, Any] = {"beta": float(beta)} if op == "smooth-l1" else {}
-    return elementwise.loss(
-        op, *given[:2], averaged=reduction != 0, backward=backward, **parameters
-    )
+    return elementwise.loss(op, *given[:2], missing=missing, backward=backward, **parameters)
 
 
 def _adam(call: AtenCall) -> Meaning:
@@ -988,12 +987,9 @@ _ELEMENTWISE_RULES: Final[Mapping[str, Callable[[AtenCall], Meaning]]] = {
         c[0], alpha := c.number(1, "alpha", 1.0), 1.0, 1 / alpha
     ),
     **dict.fromkeys(
-        ("hardshrink", "softshrink"),
-        lambda c: _elementwise(c, c[0], factor=c.number(1, "lambd", 0.5)),
+        ("hardshrink", "softshrink", "nan_to_num", "round"), lambda c: _elementwise(c, c[0])
     ),
-    "nan_to_num": lambda c: _elementwise(c, c[0]),
-    "threshold": lambda c: _elementwise(c, c[0], c[2], factor=c.number(1, "threshold", 0)),
-    "round": lambda c: _elementwise(c, c[0]),
+    "threshold": lambda c: _elementwise(c, c[0], c[2]),
     "leaky_relu": lambda c: _elementwise(c, c[0], c.get(1, "negative_slope", 0.01)),
     "_prelu_kernel": lambda c: _elementwise(c, name="prelu"),
     "_prelu_kernel_backward": lambda c: _elementwise(c, name="prelu_backward"),
@@ -1027,9 +1023,10 @@ def _clone(call: AtenCall) -> Meaning:
         axes = axes if 0 in source.strides else source.axes_in_memory
     elif memory_format != "contiguous_format":
         axes = [axes[0], *axes[2:], axes[1]]
-    # Casts have results of another size.
-    if call.dtype not in (None, source.dtype) and axes == source.axes_in_memory:
+    strides = source.permute(axes).long_strides
+    if call.dtype not in (None, source.dtype) and strides == sorted(strides, reverse=True):
         return moves.cast(source, call.dtype, least_bytes([source]))
+    # Casts have results of another size.
     converts = call.operator == "_to_copy"
     reads = least_bytes([source]) if converts else moves.bytes_copied(source, call.results)
     why = "a conversion has no layer" if call.dtype not in (None, source.dtype) else ""
@@ -1040,7 +1037,7 @@ def _copy_into(call: AtenCall) -> Meaning:
     """Arguments: target and source."""
     target, source = call.values
     alike = (target.dtype, target.shape) == (source.dtype, source.shape)
-    if target.shape == source.shape and not alike and target.strides == source.strides:
+    if target.shape == source.shape and not alike and target.long_strides == source.long_strides:
         return moves.cast(source, target.dtype, least_bytes([source]))
     why = "" if alike else "a copy to another type or shape has no layer"
     return moves.copy(source, target.axes_in_memory, least_bytes([source]), why)
@@ -1109,6 +1106,7 @@ def _taken(call: AtenCall) -> Meaning:
         pads = [sum(pair) for pair in zip(call[1][::2], call[1][1::2], strict=True)][::-1]
         pads = [0] * (len(source.shape) - len(pads)) + pads
         options["result"] = [size + pad for size, pad in zip(source.shape, pads, strict=True)]
+        options["why"] = "a copy of a part has no layer" if min(call[1]) < 0 else ""
         op = "reflect" if op.startswith("reflection") else "replicate"
     return moves.taken(op, source, reads, **options)
 

@@ -502,7 +502,6 @@ FORWARD: Final[Mapping[str, Callable[[Any, TensorFlowForwardOptions], Function]]
     "bce-logits": _mean_of(
         lambda x, y: tf.nn.sigmoid_cross_entropy_with_logits(labels=y, logits=x)
     ),
-    "kl-div": _mean_of(lambda x, y: y * (tf.math.log(y) - x)),
     "nll": always(_label_loss),
     "softmax-xent": _loss,
     "l2": always(lambda w: tf.nn.l2_loss(tf.cast(w, _FLOAT32))),

@@ -371,7 +371,6 @@ _ELEMENTWISE: Final[Mapping[str, Function]] = {
     "softshrink": torch.ops.aten.softshrink,
     "threshold": lambda x, y, a, **out: torch.where(x > a, x, y, **out),
     "xlogx": lambda x, _, **out: torch.xlogy(x, x, **out),
-    "nan-to-num": lambda x, _, **out: torch.nan_to_num(x, **out),
 }
 
 
@@ -539,7 +538,6 @@ FORWARD: Final[Mapping[str, Callable[[Any, TorchForwardOptions], Function]]] = {
     "l1": always(_in_float32(F.l1_loss)),
     "smooth-l1": lambda layer, _: _in_float32(F.smooth_l1_loss, beta=layer.beta),
     "bce-logits": always(_in_float32(F.binary_cross_entropy_with_logits)),
-    "kl-div": always(_in_float32(F.kl_div)),
     "nll": always(lambda x, labels: F.nll_loss(x.float(), labels)),
     "l2": always(lambda w: w.float().pow(2).sum() / 2),
     "sgd": _descent,
