@@ -214,10 +214,11 @@ def test_the_report_has_the_slow_node_first_and_every_number_a_spread(some):
     assert as_text(fleet_report(judge_visits(clean, 0.03)))
 
 
-@pytest.mark.parametrize("slow", [{2: 1.06, 7: 1.3}, {2: 1.3, 7: 1.06}])
-def test_the_report_names_the_largest_slowdown_of_all_nodes(slow):
+def test_the_report_names_the_largest_slowdown_of_all_nodes():
+    slow = {2: 1.1, 7: 1.3}
     log_s = fleet(np.random.default_rng(1), nodes=20, metrics=3, rounds=5, noise=0.002, slow=slow)
+    log_s[:, 2, 0] += math.log(1.4)  # in one metric more than the other node, in all less
     verdict = judge_visits(visits(log_s), 0.03)
-    largest = max(of(verdict, f"node-{node}").effect for node in slow)
-    assert largest > 0.25
+    single, largest = (of(verdict, f"node-{node}").effect for node in slow)
+    assert 0.03 < single < largest
     assert f"by up to {100 * largest:.2g} %" in as_text(fleet_report(verdict)).splitlines()[0]
