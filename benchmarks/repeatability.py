@@ -223,7 +223,7 @@ def machines(documents: Mapping[int, Document]) -> Iterator[str]:
         yield (
             f"- stage {stage}: begun {run['created_utc']}, {machine_name(device)} at "
             f"{format_hz(device['clock_hz'])} (measured), {environment['kernel']}, "
-            f"pydlbench {packages['pydlbench']} ({environment['code']}), "
+            f"pydlbench {packages.get('pydlbench', 'of a checkout')} ({environment['code']}), "
             f"oneDNN {build.get('onednn_version')}; {settings}"
         )
 
