@@ -90,7 +90,9 @@ def _machines(a: Side, b: Side) -> list[Difference]:
     if a.machine and b.machine and a.machine != b.machine:
         text = f"the machines differ: {a.machine} and {b.machine}"
         return [Difference(what="machine", a=a.machine, b=b.machine, text=text)]
-    facts = [side.device.get("facts") or {} for side in (a, b)]
+    facts = [dict(side.device.get("facts") or {}) for side in (a, b)]
+    for each in facts:  # a virtual machine's host changes the memory of a node
+        each["numa_nodes"] = [node.get("cpus") for node in each.get("numa_nodes") or ()] or None
     return list(_unlike("machine", "the machines differ in {}", _FACTS, *facts))
 
 

@@ -27,6 +27,16 @@ def test_repeats_on_one_machine_do_not_differ(differ):
     assert differ() == []
 
 
+def test_a_node_whose_memory_grows_is_the_same_machine(side, row):
+    def nodes(memory_bytes, *cpus):
+        node = {"index": 0, "cpus": list(cpus), "memory_bytes": memory_bytes}
+        return side("x", [row()], device={"name": "x", "facts": {"numa_nodes": [node]}})
+
+    assert not [one for one in differences(nodes(8, 0, 1), nodes(9, 0, 1), []) if one.counts]
+    (found,) = (one for one in differences(nodes(8, 0, 1), nodes(8, 0), []) if one.counts)
+    assert found.text == "the machines differ in NUMA nodes"
+
+
 @pytest.mark.parametrize(
     ("change", "what", "text"),
     [
