@@ -6,8 +6,8 @@
     python benchmarks/planted_changes.py --runs 0 --json found.json --md planted_changes.md
     python benchmarks/planted_changes.py --pairs --md pairs.md      # in KernelBench's convention
 
-Each model consists of 100 equal units: products, convolutions or copies. In B some units run once
-more, and their results are dropped: 3 units are 3 % of the step, and both sides compute the same. A
+Each model consists of 100 equal units: products, convolutions or copies. B has some units more, and
+their results are dropped: 3 units are 3 % of the step, and both sides compute the same. A
 change is found if the verdict is SLOWER; with none planted, SLOWER and FASTER are false. With
 --json each answer is added to a file at once, so that runs may be taken in slices, and the table is
 that of all answers in the file. Run it alone on the machine.
@@ -44,13 +44,14 @@ class Planted(nn.Module):
     def __init__(self, extra):
         super().__init__()
         self.units = nn.ModuleList({unit} for _ in range(100))
-        self.extra = extra
+        # With weights of their own: those of a unit that has just run would be in caches.
+        self.extra = nn.ModuleList({unit} for _ in range(extra))
 
     def forward(self, x):
         for number, unit in enumerate(self.units):
-            if number < self.extra:
-                unit(x)
             x = unit(x)
+            if number < len(self.extra):
+                self.extra[number](x)
         return x
 
 class Copy(nn.Module):
