@@ -66,7 +66,7 @@ def _named(ops: tuple[Op, ...], name: str) -> Op:
 _ROLES: Final = ("src", "src2", "src3")
 #: The largest number of an op that compares elements, which are in [-1, 1), with its number: with
 #: one beyond, the result would be the same for all of them, and would not show that the op ran.
-_MOST: Final = 0.9
+_MAX_THRESHOLD: Final = 0.9
 
 
 def _result_shape(values: Mapping[str, Any]) -> Shape:
@@ -113,8 +113,8 @@ def _elementwise(
             raise UsageError(f"{name}: {len(shapes)} operands; nearest: {operands}")
         if values["number"] != 1 and not numbered:
             raise UsageError(f"number={values['number']}: {name} has none; nearest: 1")
-        if least is not None and not least <= values["number"] <= _MOST:
-            reason = f"elements are between -1 and 1; nearest: {least:g} to {_MOST:g}"
+        if least is not None and not least <= values["number"] <= _MAX_THRESHOLD:
+            reason = f"elements are between -1 and 1; nearest: {least:g} to {_MAX_THRESHOLD:g}"
             raise UsageError(f"number={values['number']}: {reason}")
         # As in NumPy, missing leading sides are 1; where these do not fit, trailing ones as in
         # benchdnn.
@@ -271,7 +271,7 @@ _ELEMENTWISE: Final = (
         1,
         lambda np, x, y, a: np.where(x > a, x, y),
         numbered=True,
-        least=-_MOST,
+        least=-_MAX_THRESHOLD,
         no_gpu=NO_CUDA_KERNEL,
     ),
     _elementwise(
