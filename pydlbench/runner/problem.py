@@ -29,10 +29,12 @@ _FAULT_S = 2e-6
 _MIN_FAULTS_SHARE = 0.01
 # Repetitions with kept pages. They begin with the second one, when the number of faults is known.
 _WARM_REPETITIONS: Final = 2
-# Repetitions of a backend that is certainly slower than the fastest by the factor below, and of the
-# slower of two kernels: if two cannot be told apart then, either will do.
+# Repetitions of a backend that is certainly slower than the fastest by the factor below, and of a
+# second kernel that is certainly slower than the first.
 _REPETITIONS_OF_SLOW: Final = 2
 _SLOW_FACTOR: Final = 1.5
+# Repetitions after which either of two kernels is used if they cannot be told apart.
+_RIVAL_REPETITIONS: Final = 3
 
 
 def by_problem(specs: Sequence[KernelSpec]) -> Iterator[list[KernelSpec]]:
@@ -378,7 +380,7 @@ class RowProblem:
             run for run in runs if self._count(run) >= _REPETITIONS_OF_SLOW and run.row is None
         ]
         for run in timed:
-            self._settle_rival(run)
+            self._settle_rival(run, beyond_doubt=self._count(run) < _RIVAL_REPETITIONS)
         series = {index: self._study.table.series(run.usual) for index, run in enumerate(timed)}
         if len(series) < 2:
             return
@@ -388,20 +390,24 @@ class RowProblem:
             if run.spec.backend != "native" and to_best[index].above(_SLOW_FACTOR) and explained:
                 run.ended = f"more than {_SLOW_FACTOR:g} times as slow as {timed[best].name}"
 
-    def _settle_rival(self, run: BackendRun) -> None:
-        """Keep the faster of a run's two kernels."""
+    def _settle_rival(self, run: BackendRun, *, beyond_doubt: bool = False) -> None:
+        """Keep the faster of a run's two kernels, if it is known which one that is."""
         first, rival, table = run.usual, run.rival, self._study.table
         if rival is None:
             return
         if rival in table and first in table:
             to_first = ratio(table.series(rival), table.series(first))
             back = ratio(table.series(first), table.series(rival))
+            if beyond_doubt and not (to_first.above(1.0) or back.above(1.0)):
+                return
             near = max(to_first.median, back.median) <= EQUAL_FACTOR
             faster = to_first.median < 1
             run.second = (first.variant if faster else rival.variant) if near else None
             if faster:
                 rival.facts = _chosen(rival, first)
                 run.usual, rival = rival, first
+        elif beyond_doubt:
+            return
         self._drop_rival(run, rival)
 
     def _rows(

@@ -1,7 +1,6 @@
 """Invented backends interleaved whose faults are planted: whose times are known to the digit."""
 
 import dataclasses
-import itertools
 from dataclasses import dataclass, field
 
 import msgspec
@@ -647,21 +646,6 @@ def test_of_two_kernels_the_faster_one_makes_the_row(
     names = [name for name, *_ in host.asked]
     assert (names.count("native"), names.count("brg:second")) == (first_asked, second_asked)
     assert all(kernel.released == 1 for kernel in host.kernels)
-
-
-def test_the_slower_of_two_kernels_that_cannot_be_told_apart_has_two_visits():
-    host = Close(1e-3, native=Invented())
-    prepared, seconds = host.prepare, itertools.cycle((0.95e-3, 1.04e-3))
-
-    def prepare(case, *, variant=None, **words):
-        if variant is not None and "second" in variant:
-            host.second = Invented(kernel_s=next(seconds), kernel="brg:second")
-        return prepared(case, variant=variant, **words)
-
-    host.prepare = prepare
-    measured(host, CASES[:1], visits=6)
-    names = [name for name, *_ in host.asked]
-    assert sorted((names.count("native"), names.count("brg:second"))) == [2, 6]
 
 
 @pytest.mark.parametrize("error", [None, PrimitiveError("wrong"), DEATH])
