@@ -352,6 +352,7 @@ def _momentum(layer: Any, options: TorchForwardOptions) -> Function:
 
 #: Functions of the operands, the number and ``out``, by op; only for ops without a PyTorch
 #: function of the same name.
+_PRELU_GRADIENT: Final = torch.ops.aten._prelu_kernel_backward  # noqa: SLF001 - no public name
 _ELEMENTWISE: Final[Mapping[str, Function]] = {
     "power": torch.pow,
     "add": lambda x, y, a, **out: torch.add(x, y, alpha=a, **out),
@@ -366,7 +367,7 @@ _ELEMENTWISE: Final[Mapping[str, Function]] = {
     "addcdiv": lambda x, y, z, a, **out: torch.addcdiv(x, y, z, value=a, **out),
     "select": lambda x, y, mask, _, **out: torch.where(mask, x, y, **out),
     "leaky-relu-gradient": lambda x, y, z, _, **out: torch.where(y > 0, x, x * z, **out),
-    "prelu-gradient": lambda x, y, z, _: torch.ops.aten._prelu_kernel_backward(x, y, z),  # noqa: SLF001
+    "prelu-gradient": lambda x, y, z, _: _PRELU_GRADIENT(x, y, z),
     "hardshrink": torch.ops.aten.hardshrink,
     "softshrink": torch.ops.aten.softshrink,
     "threshold": lambda x, y, a, **out: torch.where(x > a, x, y, **out),
