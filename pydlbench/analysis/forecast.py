@@ -380,13 +380,7 @@ def conclude(
     unknown = sum(call.count * call.bytes for call in absent)
     reasons = _reasons(absent, rows)
     return ForecastRecord(
-        model=spec.model,
-        options=spec.options,
-        own=spec.own,
-        batch=step.batch,
-        phase=spec.phase,
-        layout=spec.layout,
-        feed=spec.feed,
+        spec=msgspec.structs.replace(spec, batch=step.batch),
         place=place,
         program=program_of(step),
         created_utc=now_utc(),

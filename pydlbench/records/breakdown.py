@@ -2,14 +2,13 @@
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import msgspec
 
-from pydlbench.records.measurement import Framework, Phase, Precision
 from pydlbench.records.record import Record, one_of, shown
+from pydlbench.records.step import StepSpec
 from pydlbench.records.trace import CallInContext, ModuleInContext, Tracing
-from pydlbench.records.user_model import UserModelSpec
 from pydlbench.units import format_seconds, percent
 
 #: Levels from the hardware's limit to the step: the fields of :class:`Levels`.
@@ -202,18 +201,8 @@ class BreakdownRecord(Breakdown, frozen=True, kw_only=True, rename={"measured": 
     """The breakdown of a model's step in a framework.
 
     Attributes:
+        spec: specification of the step, with its batch; its fields are merged into the object.
         measured: time of the step, equal to the level ``step`` (JSON: ``measured_s``).
-        model: name of the model.
-        options: options of the model.
-        own: inputs, loss and optimizer of a user's model; None for a model of the catalogue.
-        batch: images per step.
-        phase: ``forward``, ``forward-backward`` or ``training``.
-        precision: precision of the products.
-        framework: name of the framework.
-        mode: mode of the framework.
-        device: ``cpu`` or ``cuda:N``.
-        layout: layout of images: ``nhwc`` or ``nchw``.
-        feed: ``resident`` images and labels, or new ones from the ``host`` in each step.
         library: name and version of the framework.
         threads: number of threads; on a GPU, number of the host's threads.
         processes: number of fresh processes in which the step was timed.
@@ -227,18 +216,8 @@ class BreakdownRecord(Breakdown, frozen=True, kw_only=True, rename={"measured": 
         seconds: duration of the breakdown.
     """
 
+    spec: StepSpec
     measured: Level
-    model: str
-    options: Mapping[str, Any] = msgspec.field(default_factory=dict)
-    own: UserModelSpec | None = None
-    batch: int
-    phase: Phase
-    precision: Precision
-    framework: Framework
-    mode: str
-    device: str = "cpu"
-    layout: str = "nhwc"
-    feed: str = "resident"
     library: str
     threads: int
     processes: int
@@ -250,14 +229,15 @@ class BreakdownRecord(Breakdown, frozen=True, kw_only=True, rename={"measured": 
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
 
+    embedded = ("spec",)
     derived = ("additivity_error", "forecast_error")
     promised = ("forecast_s",)
-    omitted = ("own", "types")
+    omitted = ("types",)
 
     @property
     def who(self) -> Annotated[str, shown("step", right=False)]:
         """The framework with its mode."""
-        return f"{self.framework} {self.mode}"
+        return f"{self.spec.framework} {self.spec.mode}"
 
     @property
     def additivity_error(self) -> float | None:

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from pydlbench.records.record import Record, plain
+from pydlbench.records.record import Record
 from pydlbench.records.step import StepRecord
 
 #: Stands for every part of a step.
@@ -175,9 +175,7 @@ class Diagnosis(Record, frozen=True, kw_only=True):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON object: the step's settings, then the results."""
-        spec = self.step.spec
-        names = ("model", "batch", "phase", "precision", "framework", "mode", "layout", "options")
-        return {**{name: plain(getattr(spec, name)) for name in names}, **super().to_dict()}
+        return {**self.step.spec.to_dict(), **super().to_dict()}
 
 
 def overlap(first: frozenset[str], second: frozenset[str]) -> bool:

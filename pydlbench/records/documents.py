@@ -21,11 +21,11 @@ from pydlbench.records.diagnosis import Diagnosis
 from pydlbench.records.estimate import ForecastRecord, StepEstimate
 from pydlbench.records.fleet import FleetComparison, FleetVerdict
 from pydlbench.records.ledger import CollectiveSkew, LedgerDifference, RankStep, StepLedger
-from pydlbench.records.measurement import Framework, Measurement, Phase, Precision, Status
+from pydlbench.records.measurement import Measurement, Status
 from pydlbench.records.published import ProtocolNumber, ProtocolOptions, PublishedDocument
 from pydlbench.records.record import Document, Record, one_of, shown, version
 from pydlbench.records.run import RunInfo, RunRecord
-from pydlbench.records.step import StepRow
+from pydlbench.records.step import StepRow, StepSpec
 from pydlbench.units import format_bytes, format_flops
 
 _words = partial(shown, right=False)
@@ -259,28 +259,14 @@ class DiagnosisObject(Record, frozen=True, kw_only=True):
     """A diagnosed step with its findings.
 
     Attributes:
-        model: name of the model.
-        batch: images per step.
-        phase: phase of the step.
-        precision: precision of the products.
-        framework: name of the framework.
-        mode: mode of the framework.
-        layout: layout of PyTorch's images.
-        options: options of the model.
+        spec: specification of the step; its fields are merged into the object.
         diagnosis: the diagnosis; its fields are merged into the object.
     """
 
-    model: str
-    batch: int | None
-    phase: Phase
-    precision: Precision
-    framework: Framework
-    mode: str
-    layout: str
-    options: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    spec: StepSpec
     diagnosis: Diagnosis
 
-    embedded = ("diagnosis",)
+    embedded = ("spec", "diagnosis")
 
 
 class DiagnoseDocument(RunDocument, frozen=True, kw_only=True):

@@ -15,6 +15,7 @@ import msgspec
 from pydlbench.grouping import group_by, sum_by
 from pydlbench.records.measurement import MATERIAL, Framework, Phase, Precision
 from pydlbench.records.record import Record, shown
+from pydlbench.records.step import StepSpec
 from pydlbench.records.trace import RecordedCall
 from pydlbench.records.user_model import UserModelSpec
 from pydlbench.timing.statistics import median, median_interval
@@ -425,13 +426,7 @@ class ForecastRecord(Record, frozen=True, kw_only=True, rename={"seconds": "fore
     """A step's time, predicted from stored times of its operators without timing the step.
 
     Attributes:
-        model: name of the model.
-        options: options of the model.
-        own: inputs, loss and optimizer of a user's model; None for a model of the catalogue.
-        batch: images per step.
-        phase: ``forward``, ``forward-backward`` or ``training``.
-        layout: layout of images.
-        feed: ``resident`` or ``host``.
+        spec: specification of the step, with its batch; its fields are merged into the object.
         program: a hash of its recorded calls, see :class:`StepFaults`.
         place: framework, mode, precision, library, threads and processor; its fields are merged
             into the object.
@@ -465,13 +460,10 @@ class ForecastRecord(Record, frozen=True, kw_only=True, rename={"seconds": "fore
         notes: remarks for the reader.
     """
 
-    embedded = ("place",)
-    promised = ("framework", "mode", "precision")
-    omitted = ("own", "types", "host_s", "graph_s")
+    embedded = ("spec", "place")
+    omitted = ("types", "host_s", "graph_s")
 
-    model: str
-    batch: int
-    phase: Phase
+    spec: StepSpec
     place: Place
     created_utc: str
     seconds: float
@@ -493,10 +485,6 @@ class ForecastRecord(Record, frozen=True, kw_only=True, rename={"seconds": "fore
     oldest_utc: str | None = None
     newest_utc: str | None = None
     terms: tuple[ForecastTerm, ...] = ()
-    options: Mapping[str, Any] = msgspec.field(default_factory=dict)
-    own: UserModelSpec | None = None
-    layout: str = "nhwc"
-    feed: str = "resident"
     program: str = ""
     status: str = "ok"
     reason: str | None = None

@@ -9,7 +9,6 @@ import msgspec
 
 from pydlbench.errors import UsageError
 from pydlbench.models.user_model import is_onnx, is_user_model
-from pydlbench.records.breakdown import BreakdownRecord
 from pydlbench.records.measurement import Framework, Phase, Precision, Status, TimeSummary
 from pydlbench.records.record import Record, one_of, shown
 from pydlbench.records.trace import (
@@ -237,7 +236,7 @@ def framework_text(step: Mapping[str, Any]) -> str:
 # Preparation of a step, and facts about a prepared one.
 
 
-def step_words(step: StepSpec | BreakdownRecord, *, framework: bool = True) -> list[str]:
+def step_words(step: StepSpec, *, framework: bool = True) -> list[str]:
     """Return the arguments of a command line that ask for a step, perhaps in any framework."""
     own = step.own
     # A user's model has its own batch, except an ONNX file that leaves it open, without --input.

@@ -4,7 +4,6 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from pydlbench.backends import capabilities
 from pydlbench.records.breakdown import LEVELS, Alternative, BreakdownRecord, Term
 from pydlbench.records.measurement import MIN_NAMED_SHARE
 from pydlbench.records.record import columns_of
@@ -20,7 +19,7 @@ from pydlbench.report.blocks import (
     TableBlock,
     largest_loss,
 )
-from pydlbench.report.columns import device_name
+from pydlbench.report.columns import device_name, step_heading
 from pydlbench.report.figures.bars import Bar, Part, bars, waterfall
 from pydlbench.report.module_tree import (
     call_tree,
@@ -98,7 +97,7 @@ def breakdown_report(
 def _blocks(run: RunRecord, record: BreakdownRecord, *, explain: bool) -> list[Block]:
     scale = Scale.fit(record.measured.median)
     threads = quantity(record.threads, "thread")
-    place = record.device if record.device != "cpu" else threads
+    place = record.spec.device if record.spec.on_gpu else threads
     where = f"{device_name(run.device)}  {place}  measured in {record.seconds:.0f} s"
     parts = shown_parts(module_parts(record.calls, record.measured.median), everything=explain)
     blocks: list[Block] = [
@@ -140,19 +139,12 @@ def _blocks(run: RunRecord, record: BreakdownRecord, *, explain: bool) -> list[B
 def summary_parts(record: BreakdownRecord) -> tuple[str, str]:
     """Return the step with its settings; and its time and rate."""
     step = record.measured
-    layout = capabilities.declaration(record.framework).steps.layout_text(record.layout)
-    what = (
-        record.model,
-        *(f"{name}={value}" for name, value in record.options.items()),
-        *(f"batch {record.batch}", record.phase),
-        "" if record.feed == "resident" else f"{record.feed} images",
-        *(record.types or record.precision, f"{record.library} {record.mode}{layout}"),
-    )
+    spec = record.spec
     scale = Scale.fit(step.median)
     between = interval_text(step.ci_low, step.ci_high, scale)
     figures = f"{scale.text(step.median)} (95 % {between}, {record.processes} processes)"
-    rate = f"{per_second(record.batch / step.median)} {rate_unit(record.own)}"
-    return "  ".join(filter(None, what)), f"{figures}   {rate}"
+    rate = f"{per_second((spec.batch or 0) / step.median)} {rate_unit(spec.own)}"
+    return step_heading(spec, record.library, record.types), f"{figures}   {rate}"
 
 
 def interval_text(low: float | None, high: float | None, scale: Scale) -> str:
@@ -265,7 +257,7 @@ def conclusion(record: BreakdownRecord) -> list[str]:
     """
     step = record.measured
     scale = Scale.fit(step.median)
-    again = f"pydlbench {shlex.join(['breakdown', *step_words(record)])}"
+    again = f"pydlbench {shlex.join(['breakdown', *step_words(record.spec)])}"
     takes = f"The step takes {scale.text(step.median)}"
     within = f"{takes} (95 % {interval_text(step.ci_low, step.ci_high, scale)})"
     if record.contradictions:
@@ -310,7 +302,7 @@ def _size(seconds: float, low: float | None, high: float | None, step_s: float) 
 
 
 def _diagnose(record: BreakdownRecord) -> str:
-    return f"pydlbench {shlex.join(['diagnose', *step_words(record)])}"
+    return f"pydlbench {shlex.join(['diagnose', *step_words(record.spec)])}"
 
 
 def _losses(record: BreakdownRecord) -> list[LostTime]:
@@ -337,7 +329,7 @@ def _losses(record: BreakdownRecord) -> list[LostTime]:
             f"{number((other.median + other.saved) / other.median, 2)}x as fast: that saves "
             f"{_size(other.saved, other.ci_low, other.ci_high, step_s)}"
         )
-        command = f"pydlbench {shlex.join(['step', *step_words(record)])}"
+        command = f"pydlbench {shlex.join(['step', *step_words(record.spec)])}"
         line = f"{setting} {command}" if setting else _diagnose(record)
         losses.append(LostTime(other.saved, other.ci_low, text, line))
     return losses

@@ -5,10 +5,12 @@ from functools import partial
 from statistics import median
 from typing import Any
 
+from pydlbench.backends import capabilities
 from pydlbench.grouping import group_by
 from pydlbench.records.measurement import Measurement
 from pydlbench.records.record import Column, columns_of
 from pydlbench.records.run import RunRecord
+from pydlbench.records.step import StepSpec
 from pydlbench.units import (
     format_bytes,
     format_flops,
@@ -193,6 +195,27 @@ def device_name(device: Mapping[str, Any]) -> str:
                 if isinstance(holder.get(key), str) and holder[key].strip():
                     return " ".join(holder[key].split())
     return "unknown processor"
+
+
+def step_heading(spec: StepSpec, library: str, types: str | None) -> str:
+    """Return a step with its settings, as the first line above its tables.
+
+    Args:
+        spec: specification of the step, with its batch.
+        library: name and version of the framework.
+        types: types that it computes in, if they are not those of its precision.
+    """
+    layout = capabilities.declaration(spec.framework).steps.layout_text(spec.layout)
+    words = (
+        spec.model,
+        *(f"{name}={value}" for name, value in spec.options.items()),
+        *(f"batch {spec.batch}", spec.phase),
+        "" if spec.feed == "resident" else f"{spec.feed} images",
+        types or spec.precision,
+        *(spec.own.described(spec.phase) if spec.own is not None else ()),
+        f"{library} {spec.mode}{layout}",
+    )
+    return "  ".join(filter(None, words))
 
 
 def _what(rows: Sequence[Measurement]) -> list[str]:

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from pydlbench.analysis.forecast import MIN_SCORED
-from pydlbench.backends import capabilities
 from pydlbench.models.user_model import is_onnx
 from pydlbench.records.documents import SummaryDocument
 from pydlbench.records.estimate import (
@@ -23,7 +22,7 @@ from pydlbench.records.step import StepSpec, step_words
 from pydlbench.records.trace import Dominant
 from pydlbench.records.user_model import rate_unit
 from pydlbench.report.blocks import Block, Facts, Heading, Headline, Lines, TableBlock
-from pydlbench.report.columns import device_name, group_names
+from pydlbench.report.columns import device_name, group_names, step_heading
 from pydlbench.report.figures.bars import Bar, bars
 from pydlbench.report.figures.roofline import roofline
 from pydlbench.report.verdicts import disturbance, dominates, share_text, sum_is_disturbed
@@ -301,8 +300,6 @@ _MAX_OPERATORS: Final = 12
 _DOMINATING_SHARE: Final = 0.5
 _MAX_DOMINATING: Final = 4
 _OPERATOR_COLUMNS: Final = "operator names direction count=calls seconds half_width share"
-# Settings of a step that a forecast has.
-_OF_RECORD: Final = ("model", "options", "own", "batch", "phase", "layout", "feed")
 _MINUTE, _HOUR, _DAY = 60.0, 3600.0, 86400.0
 
 
@@ -335,11 +332,6 @@ def _blocks(run: RunRecord, document: Mapping[str, Any], explain: bool) -> list[
     row: Column[ForecastTerm] = Column(
         "row", lambda term: _row_text(term, record.created_utc), right=False
     )
-    place = record.place
-    spec = StepSpec(
-        **{name: getattr(record, name) for name in _OF_RECORD},
-        **{name: getattr(place, name) for name in ("framework", "mode", "precision", "device")},
-    )
     between = f"{scale.bare(record.ci_low)} .. {scale.text(record.ci_high)}"
     takes = f"the step takes {scale.text(record.seconds)} ({between})"
     if record.missing:
@@ -347,7 +339,7 @@ def _blocks(run: RunRecord, document: Mapping[str, Any], explain: bool) -> list[
         takes = f"{record.missing} of {of} operators have no time; the others take {between}"
     conclusion = f"Forecast: {takes}; {dominating(record)}."
     return [
-        Headline([conclusion, f"next: pydlbench {shlex.join(['step', *step_words(spec)])}"]),
+        Headline([conclusion, f"next: pydlbench {shlex.join(['step', *step_words(record.spec)])}"]),
         Heading([*summary_parts(record), _where(run, record)], bold=2),
         Lines([sources(record), parts_line(record, scale), interval_line(record)]),
         TableBlock.from_rows([*columns_of(terms, _OPERATOR_COLUMNS), row], terms),
@@ -365,26 +357,11 @@ def refused_line(document: Mapping[str, Any]) -> str:
 
 def summary_parts(record: ForecastRecord) -> tuple[str, str]:
     """Return two texts: the step with its settings, and the forecast with its interval."""
-    return _what(record), _figures(record, Scale.fit(record.seconds))
-
-
-def _what(record: ForecastRecord) -> str:
-    place = record.place
-    layout = capabilities.declaration(place.framework).steps.layout_text(record.layout)
-    words = (
-        record.model,
-        *(f"{name}={value}" for name, value in record.options.items()),
-        *(f"batch {record.batch}", record.phase, record.types or place.precision),
-        *(record.own.described(record.phase) if record.own is not None else ()),
-        f"{place.library} {place.mode}{layout}",
-    )
-    return "  ".join(words)
-
-
-def _figures(record: ForecastRecord, scale: Scale) -> str:
+    scale = Scale.fit(record.seconds)
     whole = "forecast" if record.status == "ok" else "sum of what is known"
     between = f"{scale.bare(record.ci_low)} .. {scale.text(record.ci_high)}"
-    return f"{whole} {scale.text(record.seconds)}   interval {between}   the step was not timed"
+    figures = f"{whole} {scale.text(record.seconds)}   interval {between}   the step was not timed"
+    return step_heading(record.spec, record.place.library, record.types), figures
 
 
 def _where(run: RunRecord, record: ForecastRecord) -> str:

@@ -184,7 +184,7 @@ def test_on_a_gpu_that_is_behind_its_host_the_step_is_its_kernels():
     assert found.levels.alone.median == pytest.approx(300e-6, rel=0.05)
     assert found.levels.native.median == pytest.approx(4e-6)
     assert terms[IDLE_BETWEEN] == terms[IDLE_IN_CALLS] == 0
-    assert found.device == "cuda:0"
+    assert found.spec.device == "cuda:0"
     assert not {FRESH_MEMORY, WAKEUPS, REORDERS} & terms.keys()
 
 
@@ -436,7 +436,7 @@ def test_a_lost_process_costs_a_round_and_a_second_one_the_rest(monkeypatch, dea
 @pytest.mark.parametrize("feed", ["resident", "host"])
 def test_a_breakdown_says_from_where_its_images_come(feed):
     found, _ = gpu_breakdown(200e-6, model="mnist", own=None, feed=feed)
-    assert found.feed == feed
+    assert found.spec.feed == feed
 
 
 @pytest.mark.parametrize(("share", "said"), [(0.9, False), (2.5, True)])

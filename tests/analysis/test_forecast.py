@@ -420,8 +420,8 @@ def broken_down(measured_s, forecast_s, **changes):
 def test_a_step_scores_its_newest_forecast_once(store_path, run_record):
     def forecast_of(seconds, batch=4):
         rows = Rows(times={"a": row("a", seconds)})
-        made = conclude(CASE, PLACE, listed_as((call("a"),)), rows)
-        return msgspec.structs.replace(made, batch=batch).to_dict()
+        listed = msgspec.structs.replace(listed_as((call("a"),)), batch=batch)
+        return conclude(CASE, PLACE, listed, rows).to_dict()
 
     check = broken_down(1.0, 0.8, model="other")
     with Store.open(store_path) as store:
@@ -451,7 +451,8 @@ def test_a_breakdown_and_the_forecast_that_it_made_are_one_score(store_path, run
     """Also one of an earlier version, which does not say where its images came from."""
     broken = {name: value for name, value in broken_down(1.0, 1.1).items() if name not in lacks}
     rows = Rows(times={"a": row("a", 1.1)})
-    made = msgspec.structs.replace(conclude(CASE, PLACE, listed_as((call("a"),)), rows), batch=4)
+    listed = msgspec.structs.replace(listed_as((call("a"),)), batch=4)
+    made = conclude(CASE, PLACE, listed, rows)
     with Store.open(store_path) as store:
         store.begin(run_record, "breakdown")
         for table, document in (
@@ -472,7 +473,7 @@ def test_a_user_s_file_that_was_edited_scores_no_forecast_of_the_earlier_one(
 ):
     case = msgspec.structs.replace(CASE, model="a.py:build", own=UserModelSpec(), layout="as-built")
     made = conclude(case, PLACE, listed_as((call("a"),)), Rows(times={"a": row("a", 2.0)}))
-    same = {**step_document(1.0), **case.to_dict(), "batch": made.batch}
+    same = {**step_document(1.0), **case.to_dict(), "batch": made.spec.batch}
     edited = {**same, "program": "another"}
     with Store.open(store_path) as store:
         store.begin(run_record, "forecast")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydlbench.records.breakdown import (
     BreakdownRecord,
@@ -13,10 +13,8 @@ from pydlbench.records.breakdown import (
     Term,
 )
 from pydlbench.records.estimate import ForecastRecord, Place
+from pydlbench.records.step import StepSpec
 from pydlbench.records.trace import Tracing
-
-if TYPE_CHECKING:
-    from pydlbench.records.step import StepSpec
 
 MS = 1e-3
 #: Of alexnet-owt's step.
@@ -64,21 +62,17 @@ def make_record(**changes: Any) -> BreakdownRecord:
     """A breakdown of alexnet-owt in PyTorch, whose step takes 116.8 ms.
 
     Args:
-        changes: fields of the record; with ``factor`` all levels and modules above the native ones
-            take so many times as long.
+        changes: fields of the record or of its step; with ``factor`` all levels and modules above
+            the native ones take so many times as long.
     """
+    spec = _spec_of({"model": "alexnet-owt", "batch": 32}, changes)
     factor = changes.pop("factor", 1.0)
     levels = {
         name: level(ms * (factor if name in ("alone", "in_context", "step") else 1.0))
         for name, ms in _LEVELS.items()
     }
     values: dict[str, Any] = {
-        "model": "alexnet-owt",
-        "batch": 32,
-        "phase": "forward",
-        "precision": "fp32",
-        "framework": "torch",
-        "mode": "eager",
+        "spec": spec,
         "library": "torch 2.13.0",
         "threads": 2,
         "processes": 6,
@@ -98,6 +92,12 @@ def make_record(**changes: Any) -> BreakdownRecord:
         "seconds": 54.2,
     }
     return BreakdownRecord(**{**values, **changes})
+
+
+def _spec_of(usual: dict[str, Any], changes: dict[str, Any]) -> StepSpec:
+    """Return a step, and take its fields out of ``changes``."""
+    fields = [name for name in changes if name in StepSpec.__struct_fields__]
+    return StepSpec(**usual | {name: changes.pop(name) for name in fields})
 
 
 def _call(name: str) -> BrokenDownCall:
@@ -135,8 +135,7 @@ def document_of(record: BreakdownRecord) -> dict[str, Any]:
 
 def record_of(step: StepSpec) -> BreakdownRecord:
     """A breakdown of a step, with the numbers of :func:`make_record`."""
-    names = ("model", "options", "batch", "phase", "framework", "mode")
-    return make_record(**{name: getattr(step, name) for name in names})
+    return make_record(spec=step)
 
 
 def forecast_of(model: str, seconds: float, **changes: Any) -> ForecastRecord:
@@ -145,13 +144,12 @@ def forecast_of(model: str, seconds: float, **changes: Any) -> ForecastRecord:
     Args:
         model: its name.
         seconds: of the step.
-        changes: further fields of the record.
+        changes: further fields of the record or of its step.
     """
+    spec = _spec_of({"model": model, "batch": 4}, changes)
     place = Place(framework="torch", mode="eager", library="torch 2.13.0", threads=2)
     values: dict[str, Any] = {
-        "model": model,
-        "batch": 4,
-        "phase": "forward",
+        "spec": spec,
         "place": place,
         "created_utc": "2030-01-01T00:00:00+00:00",
         "seconds": seconds,
