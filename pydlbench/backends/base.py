@@ -141,6 +141,17 @@ class Backend(Protocol):
         """Run one of the device probes and return its readings."""
 
 
+def prepare(backend: Backend, spec: dict[str, Any], preparation: dict[str, Any]) -> Kernel:
+    """Prepare a layer's kernel in its worker; called by ``Worker.prepare``.
+
+    Args:
+        backend: backend of the process.
+        spec: a ``pydlbench.records.measurement.KernelSpec`` as JSON.
+        preparation: a :class:`Preparation` as JSON.
+    """
+    return backend.prepare(KernelSpec.from_dict(spec), Preparation(**preparation))
+
+
 # -----------------------------------------------------------------------------
 # Checks that are common to all backends.
 

@@ -70,7 +70,8 @@ class CachedKernel:
 
     Attributes:
         variant: name of the kernel, see ``Preparation.variant``.
-        rival: name of a kernel that was nearly as fast, or None.
+        rival: name of a kernel that was nearly as fast in a run with too few repetitions to choose
+            between the two; else None.
         seconds: time of an execution.
         scatter: relative standard deviation of the repetitions; None if unknown.
     """

@@ -501,8 +501,8 @@ class BackendRun:
         rival: the kernel that was nearly as fast in the search; it is sampled beside the usual one
             until it is known which of the two is faster.
         row: result of the run, once no more repetitions are wanted.
-        second: the variant that was nearly as fast; None if there is none, or if that is not known
-            yet.
+        second: the variant that was nearly as fast after too few repetitions to choose between the
+            two; None if there is none.
         log: the library's log of a call, from a process that does nothing else.
         lost: reason for each repetition without samples.
         ended: why no repetition follows although the row lacks some; empty where one follows.

@@ -33,7 +33,8 @@ _WARM_REPETITIONS: Final = 2
 # second kernel that is certainly slower than the first.
 _REPETITIONS_OF_SLOW: Final = 2
 _SLOW_FACTOR: Final = 1.5
-# Repetitions after which either of two kernels is used if they cannot be told apart.
+# Repetitions after which either of two kernels is used if they cannot be told apart, also by later
+# runs: another three would tell no more.
 _RIVAL_REPETITIONS: Final = 3
 
 
@@ -398,9 +399,11 @@ class RowProblem:
         if rival in table and first in table:
             to_first = ratio(table.series(rival), table.series(first))
             back = ratio(table.series(first), table.series(rival))
-            if beyond_doubt and not (to_first.above(1.0) or back.above(1.0)):
+            sure = to_first.above(1.0) or back.above(1.0)
+            if beyond_doubt and not sure:
                 return
-            near = max(to_first.median, back.median) <= EQUAL_FACTOR
+            undecided = not sure and table.rounds(first) < _RIVAL_REPETITIONS
+            near = undecided and max(to_first.median, back.median) <= EQUAL_FACTOR
             faster = to_first.median < 1
             run.second = (first.variant if faster else rival.variant) if near else None
             if faster:

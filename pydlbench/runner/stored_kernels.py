@@ -61,7 +61,7 @@ class StoredKernels:
         Args:
             spec: what was computed.
             variant: name of the kernel.
-            rival: name of a kernel that is nearly as fast; None if there is none.
+            rival: name of a kernel that later runs sample beside it; None if there is none.
             samples: samples of the kernel.
         """
         estimated = estimate(samples)

@@ -19,7 +19,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
-from pydlbench.backends.base import KernelFacts, Preparation
+from pydlbench.backends.base import KernelFacts, Preparation, prepare
 from pydlbench.backends.capabilities import FOLDER_VARIABLE, declaration
 from pydlbench.errors import PydlbenchError, WorkerError
 from pydlbench.records.measurement import KernelSpec
@@ -188,10 +188,8 @@ class Worker:
         Raises:
             WorkerError: the request cannot be sent, see :meth:`send`.
         """
-        from pydlbench.workers import worker
-
         arguments = {"spec": spec.to_dict(), "preparation": preparation}
-        self.send(Build(_name_of(worker.prepare), arguments))
+        self.send(Build(_name_of(prepare), arguments))
 
     def finish_preparing(self) -> RemoteKernel[KernelFacts]:
         """Wait for the kernel of :meth:`start_preparing`, and raise the backend's exceptions."""

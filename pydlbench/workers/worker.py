@@ -15,9 +15,8 @@ from threading import Event
 from typing import Any, BinaryIO
 
 from pydlbench.backends import capabilities
-from pydlbench.backends.base import Backend, Kernel, Preparation
+from pydlbench.backends.base import Backend, Kernel
 from pydlbench.backends.host_clock import refuse_monitoring
-from pydlbench.records.measurement import KernelSpec
 from pydlbench.workers.channel import (
     Build,
     CallFunction,
@@ -32,17 +31,6 @@ from pydlbench.workers.channel import (
     error_reply,
     is_fatal,
 )
-
-
-def prepare(backend: Backend, spec: dict[str, Any], preparation: dict[str, Any]) -> Kernel:
-    """Prepare a layer's kernel; called by ``Worker.prepare``.
-
-    Args:
-        backend: backend of this process.
-        spec: a ``pydlbench.records.measurement.KernelSpec`` as JSON.
-        preparation: a :class:`Preparation` as JSON.
-    """
-    return backend.prepare(KernelSpec.from_dict(spec), Preparation(**preparation))
 
 
 class _Server:
