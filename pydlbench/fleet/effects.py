@@ -77,13 +77,13 @@ def judge(log_s: NDArray[Any], groups: NDArray[Any], beyond: float) -> Effects:
     """
     ratios = against_others(log_s, groups)
     if ratios.shape[2] > 1:
-        ratios = np.concatenate([ratios, _median_of_known(ratios)[:, :, None]], axis=2)
-    known = ~np.isnan(ratios)
-    rounds = known.sum(axis=0)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        effect = np.where(known, ratios, 0).sum(axis=0) / np.where(rounds, rounds, np.nan)
-        squares = np.where(known, (ratios - effect) ** 2, 0).sum(axis=0)
-        own = np.where(rounds > 1, squares / (rounds - 1), np.nan)
+        median: Any = np.ma.median  # it has no types
+        whole = median(np.ma.masked_invalid(ratios), axis=2, keepdims=True)
+        ratios = np.concatenate([ratios, whole.filled(np.nan)], axis=2)
+    known = np.ma.masked_invalid(ratios)
+    rounds = known.count(axis=0)
+    effect = known.mean(axis=0).filled(np.nan)
+    own = known.var(axis=0, ddof=1).filled(np.nan)
     variance = np.full(effect.shape, np.nan)
     freedom = np.ones(effect.shape, dtype=int)
     for group in np.unique(groups):
@@ -180,15 +180,6 @@ def _median_of_others(values: NDArray[Any]) -> NDArray[Any]:
     lower = among_others(np.maximum(others - 1, 0) // 2)
     upper = among_others(np.maximum(others, 0) // 2)
     return np.where((others > 0) & ~np.isnan(values), (lower + upper) / 2, np.nan)
-
-
-def _median_of_known(values: NDArray[Any]) -> NDArray[Any]:
-    """Return the median along the last axis, ignoring NaN; NaN if there is nothing else."""
-    ordered = np.sort(values, axis=-1)
-    count = (~np.isnan(values)).sum(axis=-1, keepdims=True)
-    ends = (np.maximum(count - 1, 0) // 2, np.minimum(count // 2, values.shape[-1] - 1))
-    lower, upper = (np.take_along_axis(ordered, at, axis=-1) for at in ends)
-    return np.asarray((lower + upper) / 2)[..., 0]
 
 
 def moderated(own: NDArray[Any], freedom: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
