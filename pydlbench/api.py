@@ -8,10 +8,11 @@ meaning (``pydlbench COMMAND --help``): ``batch=16``, ``precision="bf16"``, ``se
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from pydlbench.cli.measuring import recorder_of
+from pydlbench.cli.options import Measuring
 from pydlbench.cli.parser import records
 from pydlbench.cli.sweep import words_of
 from pydlbench.cli.terminal import ProgressLine
@@ -22,7 +23,7 @@ from pydlbench.records.comparison import CompareDocument
 from pydlbench.records.diagnosis import Diagnosis
 from pydlbench.records.estimate import ForecastRecord, StepEstimate
 from pydlbench.records.step import StepRecord, StepSpec
-from pydlbench.runner.execute import execute
+from pydlbench.runner.execute import Results, execute
 from pydlbench.runner.tasks import Task
 from pydlbench.store.store import Reader
 from pydlbench.words import FRAMEWORKS
@@ -138,17 +139,22 @@ def _read(command: str, model: str, options: Mapping[str, Any]) -> tuple[Any, li
 def _measured(command: str, model: str, options: Mapping[str, Any]) -> Any:
     """Measure the single row of a command, and return its record."""
     given, tasks = _read(command, model, options)
+    (outcome,) = _executed(given, command, tasks).outcomes
+    if outcome.detail is None:
+        kind = UnsupportedError if outcome.status == "skipped" else PydlbenchError
+        raise kind(outcome.reason or outcome.status)
+    return outcome.detail
+
+
+def _executed(given: Measuring, command: str, tasks: Sequence[Task]) -> Results:
+    """Measure tasks without showing progress; the error or Ctrl-C that ended them is raised."""
     with recorder_of(given, command) as recorder:
         results = execute(tasks, None, recorder, progress=ProgressLine(None))
     if results.trouble is not None:
         raise results.trouble
     if results.interrupted:
         raise KeyboardInterrupt
-    (outcome,) = results.outcomes
-    if outcome.detail is None:
-        kind = UnsupportedError if outcome.status == "skipped" else PydlbenchError
-        raise kind(outcome.reason or outcome.status)
-    return outcome.detail
+    return results
 
 
 def compare_models(a: str, b: str, **options: Any) -> CompareDocument:
@@ -207,12 +213,7 @@ def measured_comparison(
     values = {"store": "none", "quiet": True, **options}
     given = CompareOptions.parse([*words_of(name, CompareOptions, values), a, b])
     task, _ = read_task(given)
-    with recorder_of(given, "compare") as recorder:
-        results = execute([task], None, recorder, progress=ProgressLine(None))
-    if results.trouble is not None:
-        raise results.trouble
-    if results.interrupted:
-        raise KeyboardInterrupt
+    results = _executed(given, "compare", [task])
     comparison = comparison_of(results, given.same)
     if comparison is None:
         reasons = [outcome.reason for outcome in results.outcomes if outcome.reason]
