@@ -16,7 +16,13 @@ from pydlbench.cli.options import (
     WIDTH,
     ExplainedStep,
 )
-from pydlbench.cli.steps import USER_MODEL_NODES, ModelTask, kernel_options, read_steps
+from pydlbench.cli.steps import (
+    USER_MODEL_NODES,
+    ModelTask,
+    kernel_options,
+    read_steps,
+    with_framework_ahead,
+)
 from pydlbench.cli.values import whole_number
 from pydlbench.errors import PydlbenchError
 from pydlbench.report.blocks import Block
@@ -60,6 +66,7 @@ class BreakdownOptions(ExplainedStep):
     resume: str | None = RESUME()
 
 
+@with_framework_ahead
 def run(args: BreakdownOptions, session_factory: Callable[..., Any] | None = None) -> int:
     """Measure and show the breakdown of the step in each framework and mode.
 

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from pydlbench.cli.options import BUDGET, FAIL_ON, FRAMEWORK, MINUTES, RESUME, ExplainedStep
-from pydlbench.cli.steps import ModelTask, kernel_options, read_steps
+from pydlbench.cli.steps import ModelTask, kernel_options, read_steps, with_framework_ahead
 from pydlbench.cli.values import FINDING, choices, fail_on
 from pydlbench.errors import UsageError
 from pydlbench.report.blocks import Block
@@ -46,6 +46,7 @@ class DiagnoseOptions(ExplainedStep):
     resume: str | None = RESUME(help=f"{RESUME.help}; its experiments are not repeated")
 
 
+@with_framework_ahead
 def run(args: DiagnoseOptions, session_factory: Callable[..., Any] | None = None) -> int:
     """Diagnose a step and show the findings.
 

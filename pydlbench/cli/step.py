@@ -19,6 +19,7 @@ from pydlbench.cli.steps import (
     frameworks_of,
     read_model,
     step_row,
+    with_framework_ahead,
 )
 from pydlbench.cli.values import choices
 from pydlbench.errors import PydlbenchError, UsageError
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from pydlbench.runner.execute import Results
 
 
+@with_framework_ahead
 def run(args: StepOptions, session_factory: Callable[..., Any] | None = None) -> int:
     """Time steps, or run a published protocol.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import itertools
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -449,6 +451,37 @@ def _precision(args: ExplainedStep, device: str) -> str:
         return one_of("--precision", args.autocast or args.precision, CPU_PRECISIONS)
     name = f"{args.autocast}-tc" if args.autocast else args.precision
     return one_of("--precision", name, GPU_PRECISIONS)
+
+
+def with_framework_ahead(command: Callable[..., int]) -> Callable[..., int]:
+    """Make a command start its framework's process before it imports what it needs itself.
+
+    Only a single framework that is named, of this interpreter and on a CPU, is known so early.
+
+    Args:
+        command: takes the command's options, and a function that opens a session.
+    """
+
+    @functools.wraps(command)
+    def run(args: Any, session_factory: Callable[..., Any] | None = None) -> int:
+        with contextlib.ExitStack() as processes:
+            named: Sequence[str] = args.framework or ()
+            known = len(named) == 1 and named[0] in FRAMEWORK_MODES and "python" not in args.given
+            if session_factory is None and known and device_of(_first(args.device))[0] == "cpu":
+                from pydlbench.devices.cpu.affinity import choose_cpus
+                from pydlbench.devices.cpu.facts import read_cpu_facts
+                from pydlbench.workers.host import launch_early
+
+                cpus = choose_cpus(read_cpu_facts(), args.threads)
+                processes.enter_context(launch_early(named[0], "cpu", cpus))
+            return command(args, session_factory)
+
+    return run
+
+
+def _first(device: str | Sequence[str] | None) -> str | None:
+    """Return the first of the devices that are named."""
+    return device if device is None or isinstance(device, str) else next(iter(device), None)
 
 
 def kernel_options(args: ModelOptions, budget_s: float) -> dict[str, Any]:

@@ -239,8 +239,10 @@ def _warm_up(subject: Subject) -> None:
     if known or (size is not None and size.process == subject.process):
         return
     inner = 1 if size is None else request_for(subject).inner
-    # A subject that is known to be slow need not run twice to be warm.
-    untimed = size is None or size.execution_s < policy.settle_limit_s
+    # A subject that is known to be slow need not run twice to be warm. Nor need one that is warm
+    # once it has been prepared, if it is slow: its first sample tells.
+    slow_s = policy.ready_limit_s if size is None else size.execution_s
+    untimed = not policy.settle_limit_s <= slow_s < math.inf
     request = ChunkRequest(samples=1, inner=inner, untimed=int(untimed), touch=untimed)
     # A subject of known size has its first round of this process below.
     calibrates = size is None or size.execution_s >= policy.warm_limit_s

@@ -192,6 +192,21 @@ def test_visits_beside_others_have_as_many_samples_as_those_without(machine, stu
 
 
 @pytest.mark.parametrize(
+    ("settled", "seconds", "first"),
+    [(False, 0.4, [(1, 1), (3, 0)]), (True, 0.4, [(1, 0), (3, 0)]), (True, 5e-3, [(1, 0), (3, 1)])],
+    ids=["training", "forward", "short"],
+)
+def test_a_step_that_is_warm_once_prepared_is_sized_by_one_sample(
+    machine, study, settled, seconds, first
+):
+    host = machine()
+    policy = step_policy(Policy(budget_s=10.0), settled=settled)
+    study.take([host.subject("a", seconds, policy=policy)])
+    requests = [(request.samples, request.untimed) for _, request in host.requests]
+    assert requests[:2] == first
+
+
+@pytest.mark.parametrize(
     ("settled", "sizes"), [(False, [(1, 0), (3, 0)]), (True, [(3, 0)])], ids=["training", "forward"]
 )
 def test_a_long_step_is_warm_in_a_new_process_after_one_run_or_two(machine, study, settled, sizes):

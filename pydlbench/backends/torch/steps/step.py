@@ -146,7 +146,8 @@ class TorchSubject(StepModel):
     def tracer(self, run: Callable[[], Any]) -> StepTracer:
         """Return the tracer of the case's step; see ``steps.definition.StepModel``."""
         runtime = TorchRuntime(torch.device(self.spec.device).index) if self.spec.on_gpu else None
-        recorded = self.record()
+        # It has run; without gradients and an optimizer it has nothing more to create.
+        recorded = self.record(ran=self.spec.mode == "eager" and not self.spec.backward)
         if self.spec.mode == "compiled":
             return compiled_trace.tracer(recorded.recording, run, runtime, self.batch)
         recording, notes = (recorded.recording, ()) if self.spec.own is None else recorded.twice()
@@ -218,10 +219,15 @@ class TorchSubject(StepModel):
             count.copy_(before)
         return recording
 
-    def record(self) -> RecordedStep:
-        """Record a step in eager mode that is not the first one."""
+    def record(self, *, ran: bool = False) -> RecordedStep:
+        """Record a step in eager mode that is not the first one.
+
+        Args:
+            ran: whether there was a first one.
+        """
         step = TorchStep(self, self.definition, eager=True)
-        step.run()  # creates the state of later steps: gradients to drop, the optimizer's state
+        if not ran:  # it creates the state of later steps: gradients to drop, the optimizer's state
+            step.run()
         again = functools.partial(self.recording, step)
         return RecordedStep(
             step=lambda: list(tensors_in(step.run())), recording=again(), again=again
