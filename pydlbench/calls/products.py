@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Any, Final
 
 from pydlbench.calls.meaning import (
     LayerPass,
@@ -197,17 +197,20 @@ def recurrent(
     directions: int = 1,
     backward: bool = False,
     training: bool = False,
+    **fields: Any,
 ) -> Iterator[Meaning | LayerPass]:
     """Return the meaning of a recurrent layer.
 
     Args:
         source: shape of the source: ``(length, batch, size)``.
-        weights: weights of the source, and weights of the state, ``(..., gates x hidden, hidden)``.
-        cell: ``lstm`` or ``gru``; None for another cell.
+        weights: weights of the source, weights of the state, ``(..., gates x hidden, state)``, and
+            perhaps the matrix of a projection.
+        cell: op of the table; None for another cell.
         directions: number of directions: 1 or 2.
         backward: whether the call computes the gradients of all operands, with two products for
             each product of the forward pass.
         training: whether a forward pass keeps data for the gradient.
+        fields: further fields of the layer.
     """
     length, batch, size = source
     products = 2 * (1 + backward) * length * batch * sum(value.elements for value in weights)
@@ -225,6 +228,6 @@ def recurrent(
         steps=length,
         batch=batch,
         in_size=size,
-        hidden=weights[1].shape[-1],
+        **{"hidden": weights[1].shape[-1], **fields},
     )
     yield LayerPass(layer, "backward-data" if backward else "forward", training)

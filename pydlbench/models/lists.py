@@ -72,7 +72,8 @@ _DRIVERS: Final[Mapping[str, Mapping[str, str]]] = {
     | {"mul": "reduction:prod:"}
     | dict.fromkeys(("norm_lp_max", "norm_lp_sum"), "reduction:norm:"),
     "resampling": {name: f"resize:{name}:" for name in ("nearest", "linear")},
-    "rnn": {"vanilla_rnn": "rnn-:", "vanilla_lstm": "lstm:", "lbr_gru": "gru:"},
+    "rnn": {"vanilla_rnn": "rnn-:", "vanilla_lstm": "lstm:", "lbr_gru": "gru:"}
+    | {"vanilla_gru": "vanilla-gru:"},
     "concat": {"": "concat:"},
     "sum": {"": "elementwise:add:"},
 }
@@ -95,7 +96,8 @@ _PRECISIONS: Final = {"f32": "fp32", "bf16": "bf16", "f16": "fp16"}
 _KNOWN_VALUES: Final = {
     "attr-fpmath": "|strict",
     "attr-dropout": "",
-    **dict.fromkeys(("with-peephole", "with-projection"), "false|0"),
+    "with-peephole": "true|false|1|0",
+    "with-projection": "false|0",
     "direction": "left2right|concat",
     "flags": "[CHO]*",
     **dict.fromkeys(("encoding", "grouped"), ""),
@@ -225,6 +227,10 @@ class ListEntry:
                 sizes = {"layers": self._number("l"), "steps": self._number("t")}
                 sizes |= {"directions": 2 if both else 0}
                 variants = [{key: value for key, value in sizes.items() if value}]
+                if layer.op == "lstm":
+                    words = options.get("with-peephole", ("false",))
+                    peepholes = dict.fromkeys(word in ("true", "1") for word in words)
+                    variants = [{**variants[0], "peephole": given} for given in peepholes]
             elif layer.kind == "gemm" and "wtag" in options:
                 variants = [{"weights_tag": _order(tag, self.op)} for tag in options["wtag"]]
             batch = 0 if self.op in _WITH_AXIS else self._number("mb")
@@ -424,6 +430,8 @@ class ListEntry:
             usual = _KNOWN_VALUES.get(key, ".*")
             if key == "flags" and self.op == "bnorm":  # statistics are given: its inference
                 usual = "[GCHO]*"
+            elif key == "with-projection" and "dic" in self.text:
+                usual = "true|false|1|0"
             elif key == "bia-mask":  # of a bias for each column
                 usual = str(2 ** self.text.partition(":")[0].count("x"))
             plain = [bool(re.fullmatch(usual, value)) for value in values]

@@ -6,10 +6,15 @@ of ``weights``, one of ``weights_iter`` and a ``bias`` for each gate:
 
 - ``lstm``: ``i, f, o = sigmoid(x W + h U + b)`` and ``g = tanh(x W + h U + b)``; ``c = f c + i g``
   (``src_iter_c`` before the first step) and ``h = o tanh(c)``. Gates are stored in the order ``i,
-  f, g, o``.
+  f, g, o``. With a ``projection``, states have this size: ``h = o tanh(c) R``, with a matrix
+  ``weights_projection`` (H. Sak et al., 2014). With a ``peephole``, three gates read ``c``, too,
+  with one factor for each element of it, in ``weights_peephole``: ``i`` and ``f`` before it
+  changes, and ``o`` after (F. Gers et al., 2002).
 - ``gru``: ``u, r = sigmoid(x W + h U + b)``, ``o = tanh(x W + r (h U + b') + b)`` and ``h = u h +
   (1 - u) o``, with the reset gate after the product, as in cuDNN and PyTorch ("linear before
   reset"). Gates are stored in the order ``u, r, o``, followed by ``b'``.
+- ``vanilla-gru``: the same with the reset gate before the product: ``o = tanh(x W + (r h) U + b)``,
+  as it was published, and as Keras has it with ``reset_after=False``.
 - ``rnn-tanh`` and ``rnn-relu``: ``h = tanh(x W + h U + b)``, or the positive part.
 
 With two directions, the second half of the result's columns processes the sequence from its end.
@@ -29,12 +34,13 @@ from pydlbench.errors import UnsupportedError, UsageError
 from pydlbench.ops.op import Field, Layer, Op, Pass, Shapes
 
 #: Products with the source (and with the state) in each step of a cell.
-_GATES: Final = {"lstm": 4, "gru": 3, "rnn-tanh": 1, "rnn-relu": 1}
-_TRAINED: Final = ("weights", "weights_iter", "bias")
+_GATES: Final = {"lstm": 4, "gru": 3, "vanilla-gru": 3, "rnn-tanh": 1, "rnn-relu": 1}
 
 
 def _settle(values: dict[str, Any]) -> None:
-    width = values["directions"] * values["hidden"]
+    if "projection" in values and values["projection"] is None:
+        values["projection"] = values["hidden"]
+    width = values["directions"] * values.get("projection", values["hidden"])
     if values["layers"] > 1 and values["in_size"] != width:
         # The matrices of all layers are in one tensor.
         raise UsageError(
@@ -43,32 +49,56 @@ def _settle(values: dict[str, Any]) -> None:
 
 
 def _merge(values: dict[str, Any]) -> None:
-    """Replace benchdnn's sizes of the states before the first and after the last step."""
-    before, after = values.pop("state", None), values.pop("last_state", None)
-    if before is not None:
-        values.setdefault("in_size", before)
-        values.setdefault("hidden", before)
+    """Replace benchdnn's size of the state before the first step; without others it is theirs."""
+    state, projection = values.pop("state", None), values.get("projection")
+    if state is not None:
+        values.setdefault("in_size", state)
+        values.setdefault("hidden", state)
+    size = projection or values.get("hidden")
+    if state not in (None, size):
+        raise UnsupportedError(
+            f"sic{state}: states have one size before and after a step; nearest: sic{size}"
+        )
+
+
+def _merge_unprojected(values: dict[str, Any]) -> None:
+    size = values.pop("projection", None)
+    _merge(values)
     hidden = values.get("hidden")
-    for spelling, size in (("sic", before), ("dic", after)):
-        if size not in (None, hidden):
-            raise UnsupportedError(
-                f"{spelling}{size}: there is no projection; nearest: {spelling}{hidden}"
-            )
+    if size not in (None, hidden):
+        raise UnsupportedError(
+            f"dic{size}: only an LSTM has a projection; nearest: dic{hidden}, or lstm:"
+        )
+
+
+def _trained(layer: Layer) -> tuple[str, ...]:
+    """Return the roles of the weights that a layer has."""
+    others = {"projection": layer.state != layer.hidden, "peephole": layer.peephole}
+    names = (f"weights_{name}" for name, present in others.items() if present)
+    return ("weights", "weights_iter", "bias", *names)
+
+
+def _read(layer: Layer) -> tuple[str, ...]:
+    """Return the roles of the tensors that the forward pass reads."""
+    memory = ("src_iter_c",) if layer.op == "lstm" else ()
+    return ("src", "src_iter", *memory, *_trained(layer))
 
 
 def _shapes(layer: Layer) -> Shapes:
     """Return the shape of each tensor by role; matrices are stored as (in, gate, out)."""
     stack, gates = (layer.layers, layer.directions), layer.gates
-    state = (*stack, layer.batch, layer.hidden)
-    return {
+    shapes = {
         "src": (layer.steps, layer.batch, layer.in_size),
-        "src_iter": state,
-        **({"src_iter_c": state} if layer.op == "lstm" else {}),
+        "src_iter": (*stack, layer.batch, layer.state),
+        "src_iter_c": (*stack, layer.batch, layer.hidden),
         "weights": (*stack, layer.in_size, gates, layer.hidden),
-        "weights_iter": (*stack, layer.hidden, gates, layer.hidden),
+        "weights_iter": (*stack, layer.state, gates, layer.hidden),
         "bias": (*stack, gates + (layer.op == "gru"), layer.hidden),
-        "dst": (layer.steps, layer.batch, layer.directions * layer.hidden),
+        "weights_projection": (*stack, layer.hidden, layer.state),
+        "weights_peephole": (*stack, 3, layer.hidden),
+        "dst": (layer.steps, layer.batch, layer.directions * layer.state),
     }
+    return {role: shapes[role] for role in (*_read(layer), "dst")}
 
 
 def _flops(layer: Layer) -> int:
@@ -77,7 +107,9 @@ def _flops(layer: Layer) -> int:
     The elementwise operations of gates are not counted, as in DeepBench
     (baidu-research/DeepBench, ``code/nvidia/rnn_bench.cu``).
     """
-    per_step = int(layer.gates * layer.hidden * (layer.in_size + layer.hidden))
+    per_step = int(layer.gates * layer.hidden * (layer.in_size + layer.state))
+    if layer.state != layer.hidden:
+        per_step += layer.hidden * layer.state
     return 2 * int(layer.layers * layer.directions * layer.steps) * layer.batch * per_step
 
 
@@ -100,25 +132,51 @@ def _sequence(np: Any, layer: Layer, t: Any, at: tuple[int, int], steps: Any) ->
     memory = t.src_iter_c[at] if layer.op == "lstm" else None
     states = []
     for x in steps:
-        from_source = np.einsum("bi,igo->gbo", x, weights) + bias[:gates, None]
-        from_state = np.einsum("bi,igo->gbo", state, weights_iter)
-        if memory is not None:
-            i, f, g, o = from_source + from_state
-            memory = np.sigmoid(f) * memory + np.sigmoid(i) * np.tanh(g)
-            state = np.sigmoid(o) * np.tanh(memory)
-        elif gates == 1:
-            (total,) = from_source + from_state
-            state = np.tanh(total) if layer.op == "rnn-tanh" else np.maximum(total, 0)
+        own = np.einsum("bi,igo->gbo", x, weights) + bias[:gates, None]
+        if gates == 3:
+            state = _gru(np, layer, own, state, weights_iter, bias)
         else:
-            update, reset = np.sigmoid(from_source[:2] + from_state[:2])
-            new = np.tanh(from_source[2] + reset * (from_state[2] + bias[3]))
-            state = update * state + (1 - update) * new
+            total = own + np.einsum("bi,igo->gbo", state, weights_iter)
+            if memory is not None:
+                state, memory = _lstm(np, layer, t, at, total, memory)
+            else:
+                state = np.tanh(total[0]) if layer.op == "rnn-tanh" else np.maximum(total[0], 0)
         states.append(state)
     return np.stack(states)
 
 
+def _lstm(
+    np: Any, layer: Layer, t: Any, at: tuple[int, int], gates: Any, memory: Any
+) -> tuple[Any, Any]:
+    """Return the state and the memory after a step."""
+    i, f, g, o = gates
+    if layer.peephole:
+        factors = t.weights_peephole[at]
+        i, f = i + factors[0] * memory, f + factors[1] * memory
+    memory = np.sigmoid(f) * memory + np.sigmoid(i) * np.tanh(g)
+    if layer.peephole:
+        o = o + t.weights_peephole[at][2] * memory
+    state = np.sigmoid(o) * np.tanh(memory)
+    if layer.state != layer.hidden:
+        state = np.einsum("bi,io->bo", state, t.weights_projection[at])
+    return state, memory
+
+
+def _gru(np: Any, layer: Layer, own: Any, state: Any, weights: Any, bias: Any) -> Any:
+    """Return the state after a step; ``own`` are the products of the source."""
+    update, reset = np.sigmoid(own[:2] + np.einsum("bi,igo->gbo", state, weights[:, :2]))
+    if layer.op == "gru":
+        last = reset * (np.einsum("bi,io->bo", state, weights[:, 2]) + bias[3])
+    else:
+        last = np.einsum("bi,io->bo", reset * state, weights[:, 2])
+    return update * state + (1 - update) * np.tanh(own[2] + last)
+
+
 def _recurrent(cell: str) -> Op:
-    read = ("src", "src_iter", *(("src_iter_c",) if cell == "lstm" else ()), *_TRAINED)
+    projected = cell == "lstm"
+    projection = Field(name="projection", spelling="dic", default=None)
+    state = Field(name="state", spelling="sic", default=None)
+    peephole = Field(name="peephole", spelling="peephole", type="flag", default=False, minimum=0)
     return Op(
         name=cell,
         key=cell,
@@ -131,23 +189,29 @@ def _recurrent(cell: str) -> Op:
             Field(name="batch", spelling="mb", default=1, shown=True),
             Field(name="in_size", spelling="slc"),
             Field(name="hidden", spelling="dhc"),
+            *((projection, peephole) if projected else ()),
         ),
         settle=_settle,
-        other_fields=(
-            Field(name="state", spelling="sic", default=None),
-            Field(name="last_state", spelling="dic", default=None),
-        ),
-        merge=_merge,
+        other_fields=(state,) if projected else (state, projection),
+        merge=_merge if projected else _merge_unprojected,
+        shown=lambda layer, field: field.name == "projection" and layer.state != layer.hidden,
         shapes=_shapes,
         passes={
-            "forward": Pass(reads=read, writes=("dst",), flops=_flops),
-            "backward-data": Pass(reads=(*read, "dst"), writes=read, flops=lambda s: 2 * _flops(s)),
+            "forward": Pass(reads=_read, writes=("dst",), flops=_flops),
+            "backward-data": Pass(
+                reads=lambda s: (*_read(s), "dst"), writes=_read, flops=lambda s: 2 * _flops(s)
+            ),
         },
         reference=_run,
         native=lambda s: {"cell": cell, **s.fields},
-        attributes={"gates": lambda _: _GATES[cell], "cell": lambda _: cell},
+        attributes={
+            "gates": lambda _: _GATES[cell],
+            "cell": lambda _: cell,
+            "state": lambda s: s.value("projection") if projected else s.hidden,
+            **({} if projected else {"peephole": lambda _: False}),
+        },
         multiply_adds=True,
-        trained=_TRAINED,
+        trained=("weights", "weights_iter", "bias", "weights_projection", "weights_peephole"),
         no_gpu="cuDNN's graph interface has no recurrent layers",
     )
 

@@ -115,6 +115,19 @@ def test_a_list_of_activations_may_name_its_rows(tmp_path):
     assert [row.layer.name for row in found] == ["a", "a"]
 
 
+def test_variants_of_an_lstm(tmp_path):
+    text = "--with-peephole=true,false --with-projection=true t3mb2sic4slc8dhc6dic4"
+    found = listed(tmp_path, f"--alg=VANILLA_LSTM {text}", driver="rnn")
+    problem = "lstm:l1t3mb2slc8dhc6dic4"
+    assert [row.layer.problem for row in found] == [problem + "peephole1", problem]
+    assert {row.changed for row in found} == {""}
+    (gru,) = listed(tmp_path, "--alg=VANILLA_GRU t3sic6", driver="rnn")
+    assert gru.layer.problem == "vanilla-gru:l1t3mb1slc6dhc6"
+    # Without another size, benchdnn has a projection to as many elements.
+    (same,) = listed(tmp_path, "--alg=VANILLA_LSTM --with-projection=true t3sic6", driver="rnn")
+    assert "with-projection" in same.changed
+
+
 def test_op_goes_before_the_folder(tmp_path):
     (row,) = listed(tmp_path, "t3sic6", driver="rnn", op="lstm")
     assert row.layer == parse_problem("lstm:t3sic6")
@@ -126,7 +139,7 @@ def test_op_goes_before_the_folder(tmp_path):
     ("driver", "text"),
     [
         ("rnn", "--activation=LOGISTIC t3sic6"),
-        ("rnn", "--alg=VANILLA_GRU t3sic6"),
+        ("rnn", "--alg=VANILLA_AUGRU t3sic6"),
         ("zeropad", "8x16"),
         ("shuffle", "--group=3 8x16"),
         ("softmax", "4x0x3"),

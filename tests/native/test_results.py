@@ -64,7 +64,8 @@ def test_every_candidate_is_right(layer, kind, precision):
     try:
         found = candidates(case, thorough=layer.kind in WHOLE)
     except UnsupportedError:
-        assert precision == "fp16" or (layer.op, precision) == ("add-rows", "bf16")
+        without = layer.op == "add-rows" or (layer.op == "lstm" and case.pass_ != "forward")
+        assert precision == "fp16" or (without and precision == "bf16")
         return
     assert found
     for candidate in [one for one in found if not one.is_reference] or found:

@@ -122,7 +122,9 @@ def pointwise(draw: st.DrawFn) -> Layer:
 def others(draw: st.DrawFn) -> Layer:
     """Attention, recurrent layers and resizing."""
     size = st.integers(1, 9)
-    op = draw(st.sampled_from(["attention", "lstm", "gru", "resize:linear", "resize:nearest"]))
+    op = draw(
+        st.sampled_from(["attention", "lstm", "vanilla-gru", "resize:linear", "resize:nearest"])
+    )
     if op == "attention":
         shared, heads = draw(small), draw(small)
         sizes = {name: draw(size) for name in ("batch", "queries", "keys", "size", "value_size")}
@@ -135,7 +137,10 @@ def others(draw: st.DrawFn) -> Layer:
         return build_layer(op, batch=draw(small), channels=draw(small), **both)
     directions, hidden = draw(st.integers(1, 2)), draw(size)
     layers = draw(small)
-    wide = directions * hidden if layers > 1 else draw(size)
+    others: dict[str, Any] = {}
+    if op == "lstm":
+        others = {"projection": draw(size), "peephole": draw(st.booleans())}
+    wide = directions * others.get("projection", hidden) if layers > 1 else draw(size)
     return build_layer(
         op,
         layers=layers,
@@ -144,6 +149,7 @@ def others(draw: st.DrawFn) -> Layer:
         in_size=wide,
         steps=draw(size),
         batch=draw(size),
+        **others,
     )
 
 

@@ -71,6 +71,14 @@ COUNTS = [
     # Layers, steps, batch, gates, matrices.
     ("lstm:l2t5mb3slc8dhc8", "forward", 2 * 2 * 5 * 3 * 4 * 128, None, 2 * (1304 + 120)),
     ("lstm:l2t5mb3slc8dhc8", "backward-data", 4 * 2 * 5 * 3 * 4 * 128, None, 2 * (2608 + 120)),
+    # A projection of 8 elements to 4 in each step, and 3 factors for each of 8 elements.
+    (
+        "lstm:t5mb3slc7dhc8dic4peephole1",
+        "forward",
+        2 * 5 * 3 * (4 * 8 * 11 + 8 * 4),
+        None,
+        2 * (105 + 12 + 24 + 224 + 128 + 32 + 32 + 24 + 60),
+    ),
     *(
         row
         for cell in ("rnn-tanh", "rnn-relu")
@@ -81,6 +89,8 @@ COUNTS = [
     ),
     ("gru:t5mb3slc7dhc4", "forward", 2 * 5 * 3 * 3 * 4 * 11, None, 2 * (105 + 12 + 148 + 60)),
     ("gru:t5mb3slc7dhc4", "backward-data", 3960 * 2, None, 2 * (2 * 265 + 60)),
+    ("vanilla-gru:t5mb3slc7dhc4", "forward", 3960, None, 2 * (105 + 12 + 144 + 60)),
+    ("vanilla-gru:t5mb3slc7dhc4", "backward-data", 3960 * 2, None, 2 * (2 * 261 + 60)),
     ("bias:mb2ic3ih4iw5", "forward", 120, None, 2 * (120 + 3 + 120)),
     ("bias:mb2ic3ih4iw5", "backward-weights", 120, None, 2 * (120 + 3)),
     *(
@@ -280,6 +290,19 @@ def test_shapes_of_gates_and_statistics():
         "bias": (2, 2, 4, 4),
         "dst": (5, 3, 8),
     }
+    projected = parse_problem("lstm:d2t5mb3slc8dhc4dic3peephole1")
+    assert projected.shapes() == {
+        "src": (5, 3, 8),
+        "src_iter": (1, 2, 3, 3),
+        "src_iter_c": (1, 2, 3, 4),
+        "weights": (1, 2, 8, 4, 4),
+        "weights_iter": (1, 2, 3, 4, 4),
+        "bias": (1, 2, 4, 4),
+        "weights_projection": (1, 2, 4, 3),
+        "weights_peephole": (1, 2, 3, 4),
+        "dst": (5, 3, 6),
+    }
+    assert projected.weight_elements == 2 * (128 + 48 + 16 + 12 + 12)
     gru = parse_problem("gru:t5mb3slc7dhc4").shapes()
     # The operand of the reset gate has its own bias.
     assert (gru["weights"], gru["bias"]) == ((1, 1, 7, 3, 4), (1, 1, 4, 4))
@@ -453,6 +476,7 @@ _GEMM: dict[str, Any] = {"m": 2, "k": 3, "n": 4}
         ("gather:rows", {"rows": 2 * 10**7, "width": 8, "count": 3}, ("at most 16777216",)),
         ("gru", {"steps": 1, "in_size": 2, "hidden": 2, "directions": 3}, ("directions=3",)),
         ("gru", {"steps": 1, "in_size": 5, "hidden": 2, "layers": 2}, ("nearest: 2, or layers=1",)),
+        ("lstm", {"steps": 1, "in_size": 2, "hidden": 2, "projection": 0}, ("projection=0",)),
     ],
 )
 def test_impossible_layers_are_refused(op, fields, parts):

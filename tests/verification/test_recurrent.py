@@ -13,6 +13,9 @@ PROBLEMS = (
     "gru:t4mb3slc5dhc6",
     "lstm:l2d2t3mb2slc8dhc4",
     "gru:l2d2t3mb2slc8dhc4",
+    "lstm:d2t3mb2slc5dhc6dic4",
+    "lstm:t4mb3slc5dhc6peephole1",
+    "vanilla-gru:l2d2t3mb2slc8dhc4",
 )
 
 
@@ -37,9 +40,16 @@ def states(layer, inputs, dtype=np.float32, rounded=lambda x: x):
                 own = np.einsum("ni,igo->gno", x[step], w)
                 iter_ = np.einsum("ni,igo->gno", h, u)
                 if layer.cell == "lstm":
+                    peep = given["weights_peephole"][at] if layer.peephole else np.zeros((3, 1))
                     i, f, g, o = (own + iter_ + b[:, None]).astype(dtype)
-                    c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
-                    h = sigmoid(o) * np.tanh(c)
+                    old = c
+                    c = sigmoid(f + peep[1] * old) * old + sigmoid(i + peep[0] * old) * np.tanh(g)
+                    h = sigmoid(o + peep[2] * c) * np.tanh(c)
+                    if layer.projection != layer.hidden:
+                        h = h @ given["weights_projection"][at]
+                elif layer.cell == "vanilla-gru":
+                    z, r = (sigmoid(own[k] + iter_[k] + b[k]) for k in (0, 1))
+                    h = z * h + (1 - z) * np.tanh(own[2] + (r * h) @ u[:, 2] + b[2])
                 else:
                     z, r = (sigmoid(own[k] + iter_[k] + b[k]) for k in (0, 1))
                     h = z * h + (1 - z) * np.tanh(own[2] + r * (iter_[2] + b[3]) + b[2])

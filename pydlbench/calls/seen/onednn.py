@@ -10,7 +10,7 @@ algorithm and problem. Formats of oneDNN 1 to 3 write tensors differently:
 import math
 import re
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Any, Final
 
 from pydlbench.calls import elementwise, moves, products, rows
 from pydlbench.calls.meaning import (
@@ -404,7 +404,7 @@ def _resampling(line: _Line) -> Meaning:
 _CELLS: Final[Mapping[str, tuple[str | None, int]]] = {
     "vanilla_lstm": ("lstm", 4),
     "lbr_gru": ("gru", 3),
-    "vanilla_gru": (None, 3),
+    "vanilla_gru": ("vanilla-gru", 3),
     "vanilla_rnn": (None, 1),
 }
 _PLAIN_CELLS: Final = {"eltwise_tanh": "rnn-tanh", "eltwise_relu": "rnn-relu"}
@@ -419,10 +419,17 @@ def _rnn(line: _Line) -> Meaning:
         cell = _PLAIN_CELLS.get(line.words.get("activation", ""))
     directions = 1 if line.words.get("direction", "uni").startswith("uni") else 2
     hidden, source = sizes["dhc"], (sizes["t"], sizes["mb"], sizes["slc"])
+    state, logged = sizes.get("dic", hidden), dict(line.tensors)
     weights = [
         line.value((directions, gates * hidden, inputs), place)
-        for place, inputs in enumerate((sizes["slc"], hidden), start=1)
+        for place, inputs in enumerate((sizes["slc"], state), start=1)
     ]
+    fields: dict[str, Any] = {}
+    if "wei_proj" in logged:
+        weights.append(line.value((directions, hidden, state), 3))
+        fields["projection"] = state
+    if "wei_peephole" in logged:
+        fields["peephole"] = True
     part = products.recurrent(
         source,
         weights,
@@ -430,8 +437,10 @@ def _rnn(line: _Line) -> Meaning:
         directions=directions,
         backward=line.propagation == "backward",
         training=line.training,
+        hidden=hidden,
+        **fields,
     )
-    written = line.value((*source[:2], directions * hidden)).bytes
+    written = line.value((*source[:2], directions * state)).bytes
     return complete(part, [line.value(source), *weights], written)
 
 

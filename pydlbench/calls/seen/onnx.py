@@ -438,15 +438,21 @@ def _heads(shapes: Sequence[Sequence[int]], *, causal: bool) -> Meaning:
 
 
 def _recurrent(call: _OnnxCall) -> Meaning:
-    """Inputs: source, weights of the source and of the state for each direction."""
+    """Inputs: source, weights of the source and of the state for each direction.
+
+    The eighth input of an LSTM are peepholes.
+    """
     node, weights = call.node, [call[1], call[2]]
-    known = node.operator == "LSTM" or node.get("linear_before_reset")
-    cell = node.operator.lower() if known else None
+    cell: str | None = node.operator.lower()
+    if node.operator == "GRU" and not node.get("linear_before_reset"):
+        cell = "vanilla-gru"
+    fields = {"peephole": True} if call.optional(7) is not None else {}
     if node.operator == "RNN":
         functions = {str(name).lower() for name in node.get("activations", ["tanh"])}
         cell = f"rnn-{functions.pop()}" if functions in ({"tanh"}, {"relu"}) else None
     cell = None if node.get("layout") else cell
-    return products.recurrent(call[0].shape, weights, cell, directions=weights[0].shape[0])
+    directions = weights[0].shape[0]
+    return products.recurrent(call[0].shape, weights, cell, directions=directions, **fields)
 
 
 # -----------------------------------------------------------------------------

@@ -185,6 +185,7 @@ def test_a_conversion_has_bytes_and_no_layer():
     ("primitive", "rest"),
     [
         ("rnn", ",alg:lstm,l1t5mb2sic32slc16dhc32dic32"),
+        ("rnn", ",alg:vanilla_augru,l1t5mb2sic32slc16dhc32dic32"),
         ("rnn", ",alg:vanilla_lstm,l2t5mb2sic32slc32dhc32dic32"),
         ("matmul", ",,*x8:8x2"),
         ("eltwise", ",alg:eltwise_linear alpha:1 beta:0,2x4"),
@@ -200,7 +201,10 @@ def test_what_has_no_rule_says_why(primitive, rest):
 
 @pytest.mark.parametrize(
     ("cell", "gates", "layers"),
-    [("vanilla_lstm", 4, ["lstm:l1t5mb2slc16dhc32"]), ("vanilla_gru", 3, [])],
+    [
+        ("vanilla_lstm", 4, ["lstm:l1t5mb2slc16dhc32"]),
+        ("vanilla_gru", 3, ["vanilla-gru:l1t5mb2slc16dhc32"]),
+    ],
 )
 def test_a_recurrent_layer_has_products_of_all_weights(cell, gates, layers):
     rest = f",alg:{cell} direction:unidirectional_left2right,l1t5mb2sic32slc16dhc32dic32"
@@ -210,6 +214,22 @@ def test_a_recurrent_layer_has_products_of_all_weights(cell, gates, layers):
     assert found.bytes == 4 * (gates * 32 * (16 + 32) + 5 * 2 * (16 + 32))
     backward = meaning("rnn", rest, "backward")
     assert backward.product_flops == 2 * found.product_flops
+
+
+def test_a_projection_and_peepholes_are_among_the_tensors():
+    tensors = " ".join(
+        f"{role}_f32::blocked:abcd::f0"
+        for role in ("src_layer", "src_iter", "wei_layer", "wei_iter", "wei_peephole", "wei_proj")
+    )
+    line = (
+        f"onednn_verbose,exec,cpu,rnn,ref,forward_inference,{tensors} dst_layer_f32::blocked:abc"
+        "::f0,attr-scratchpad:user ,alg:vanilla_lstm direction:bidirectional_concat "
+        "activation:undef flags:,l1t4mb3sic8slc20dhc16dic8,243.7"
+    )
+    found = meaning_of(RecordedCall(signature=parse_line(line).signature, operator="rnn"))
+    (one,) = found.layers
+    assert one.layer.problem == "lstm:l1d2t4mb3slc20dhc16dic8peephole1"
+    assert found.product_flops == one.layer.flops("forward")
 
 
 def test_products_of_mkl_lie_in_columns():

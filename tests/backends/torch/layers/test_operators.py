@@ -128,10 +128,19 @@ def test_layers_on_tensors_of_any_shape(backend):
         backend.variants(KernelSpec(layer=parse_problem("elementwise:cast-to-fp32:9")))
 
 
-@pytest.mark.parametrize("cell", ["lstm", "gru", "rnn-tanh", "rnn-relu"])
-@pytest.mark.parametrize("sizes", ["t3mb2slc5dhc4", "l2d2t3mb2slc8dhc4"])
-def test_recurrent_layers(backend, cell, sizes):
-    layer = parse_problem(f"{cell}:{sizes}")
+@pytest.mark.parametrize(
+    "problem",
+    [
+        *(
+            f"{cell}:{sizes}"
+            for cell in ("lstm", "gru", "rnn-tanh", "rnn-relu")
+            for sizes in ("t3mb2slc5dhc4", "l2d2t3mb2slc8dhc4")
+        ),
+        "lstm:l2d2t3mb2slc6dhc4dic3",
+    ],
+)
+def test_recurrent_layers(backend, problem):
+    layer = parse_problem(problem)
     for pass_, propagation in (
         ("forward", "inference"),
         ("forward", "training"),
@@ -149,6 +158,12 @@ def test_recurrent_layers(backend, cell, sizes):
             assert set(results) == set(layer.writes(pass_))
     with pytest.raises(UnsupportedError, match="--mode eager"):
         backend.variants(KernelSpec(layer=layer, mode="compiled"))
+
+
+@pytest.mark.parametrize("problem", ["vanilla-gru:t3slc5dhc4", "lstm:t3slc5dhc4peephole1"])
+def test_cells_that_pytorch_lacks(backend, problem):
+    with pytest.raises(UnsupportedError, match="nearest: --backend native"):
+        backend.variants(KernelSpec(layer=parse_problem(problem), mode="eager"))
 
 
 @pytest.mark.deep
