@@ -1,4 +1,5 @@
-// Element-wise arithmetic with broadcasting: oneDNN's binary and eltwise, and loops of our own.
+// Element-wise arithmetic with broadcasting: oneDNN's binary, eltwise, prelu and reorder, and loops
+// of our own.
 #include <algorithm>
 #include <array>
 #include <optional>
@@ -38,12 +39,24 @@ const std::vector<Op>& ops() {
       {"rsqrt", Arithmetic::rsqrt, algorithm::eltwise_pow, 1.0f, -0.5f},
       {"exp", {}, algorithm::eltwise_exp},
       {"log", {}, algorithm::eltwise_log},
+      {"rint", Arithmetic::rint, algorithm::eltwise_round},
+      {"floor", Arithmetic::floor, {}},
+      {"ceil", Arithmetic::ceil, {}},
+      {"sign", Arithmetic::sign, {}},
       {"power", {}, algorithm::eltwise_pow, 1.0f},  // beta is its number
+      {"glu", Arithmetic::glu, {}},
+      {"xlogy", Arithmetic::xlogy, {}},
+      {"xlogx", Arithmetic::xlogx, {}},
+      {"hardshrink", Arithmetic::hardshrink, {}},
+      {"softshrink", Arithmetic::softshrink, {}},
+      {"threshold", Arithmetic::threshold, {}},
       {"add", Arithmetic::add, {}, 0.0f, 0.0f, algorithm::binary_add},
       {"mul", Arithmetic::mul, {}, 0.0f, 0.0f, algorithm::binary_mul},
       {"div", Arithmetic::div, {}, 0.0f, 0.0f, algorithm::binary_div},
       {"max", Arithmetic::max, {}, 0.0f, 0.0f, algorithm::binary_max},
       {"min", Arithmetic::min, {}, 0.0f, 0.0f, algorithm::binary_min},
+      {"cast-from-fp32", {}, {}},
+      {"cast-to-fp32", {}, {}},
       {"leaky-relu", Arithmetic::leaky_relu, {}},
       {"add-square", Arithmetic::add_square, {}},
       {"sum3", Arithmetic::sum3, {}},
@@ -106,6 +119,31 @@ void with_eltwise(PlanBuilder& builder, const Problem& p, const Argument& dst) {
                               cpu_engine(), forward_kind(builder.pass), *p.op->one, src.desc,
                               dst.desc, p.op->alpha, beta, user_scratchpad(), true),
                           [&](const auto& d) { builder.add_primitive("eltwise", d, {src, dst}); });
+}
+
+void with_prelu(PlanBuilder& builder, const Problem& p, const Argument& dst) {
+  if (p.operands[0] != p.dst) return;
+  const auto src = builder.vector("src", Use::input, p.dst, builder.type, DNNL_ARG_SRC);
+  const auto slope =
+      builder.vector("src2", Use::input, p.operands[1], builder.type, DNNL_ARG_WEIGHTS);
+  for_each_implementation(
+      dnnl::prelu_forward::primitive_desc(cpu_engine(), forward_kind(builder.pass), src.desc,
+                                          slope.desc, dst.desc, user_scratchpad(), true),
+      [&](const auto& d) { builder.add_primitive("prelu", d, {src, slope, dst}); });
+}
+
+// A conversion between float32 and the type of the precision.
+void with_cast(PlanBuilder& builder, const Problem& p) {
+  const auto f32 = memory::data_type::f32;
+  const bool widens = p.op->name == "cast-to-fp32";
+  const auto src =
+      builder.vector("src", Use::input, p.dst, widens ? builder.type : f32, DNNL_ARG_FROM);
+  const auto dst =
+      builder.vector("dst", Use::output, p.dst, widens ? f32 : builder.type, DNNL_ARG_TO);
+  builder.add_primitive("reorder",
+                        dnnl::reorder::primitive_desc(cpu_engine(), src.desc, cpu_engine(),
+                                                      dst.desc, user_scratchpad()),
+                        {src, dst});
 }
 
 // oneDNN broadcasts only its second source, and adds and subtracts without a factor.
@@ -224,6 +262,8 @@ std::vector<Candidate> elementwise_candidates(const Fields& fields, Pass pass, P
     if (p.op->one) with_eltwise(builder, p, dst);
     if (p.op->two) with_binary(builder, p, dst);
     if (named.op == "sum3") with_sum(builder, p, dst);
+    if (named.op == "leaky-relu") with_prelu(builder, p, dst);
+    if (named.op.rfind("cast", 0) == 0) with_cast(builder, p);
   });
   if (const auto own = own_loop(p)) with_loops(builder, p, *own, dst);
   for (auto& one : candidates) one.layout = "plain";

@@ -21,7 +21,7 @@ struct MoveProblem {
 };
 
 // Copies of elements whose index along each dimension is a function of the result's.
-constexpr const char* kTaken[] = {"flip", "roll", "tile", "reflect", "tril", "triu"};
+constexpr const char* kTaken[] = {"flip", "roll", "tile", "reflect", "replicate", "tril", "triu"};
 
 MoveProblem problem_from(Fields fields) {
   MoveProblem p{};
@@ -108,6 +108,7 @@ std::vector<Index> taken(const MoveProblem& p, std::size_t axis) {
     Index from = i % size;
     if (p.op == "flip" && chosen) from = size - 1 - i;
     if (p.op == "roll" && chosen) from = (i + size - size / 2) % size;
+    if (p.op == "replicate") from = std::clamp<Index>(i - before, 0, size - 1);
     if (p.op == "reflect") {
       from = std::abs(i - before);
       if (from >= size) from = 2 * (size - 1) - from;

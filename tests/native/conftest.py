@@ -139,13 +139,11 @@ _OPERANDS = (
     ((700, 30), (1, 30), (700, 1)),
 )
 _NUMBERS = {"add": (0.5, 1.0, -1.0)} | dict.fromkeys(
-    ("power", "add-square", "addcmul", "addcdiv"), (0.5,)
+    ("power", "add-square", "addcmul", "addcdiv", "hardshrink", "softshrink", "threshold"), (0.5,)
 )
 # Ops with functions of PyTorch, and no native kernel.
 _OF_FRAMEWORKS = (
-    *("log1p", "expm1", "erf", "sin", "cos", "sign", "floor", "ceil", "rint", "glu", "var", "std"),
-    *("prelu-gradient", "hardshrink", "softshrink", "threshold", "xlogy", "xlogx"),
-    *("cast-from-fp32", "cast-to-fp32", "norm1"),
+    *("log1p", "expm1", "erf", "sin", "cos", "var", "std", "prelu-gradient", "norm1"),
 )
 ELEMENTWISE = [
     build_layer(
@@ -172,14 +170,19 @@ TENSORS = (
     *("move:flip:33x50by01", "move:flip:5x40x17by0", "move:roll:7x41by01", "move:roll:300x33by0"),
     *("move:tile:1x5x33:40x5x99", "move:tile:7x1:7x300", "move:tril:3x70x50", "move:triu:50x70"),
     *("move:reflect:2x3x20x30:2x3x25x32", "move:reflect:5:9", "move:triu:300x7", "move:tril:9x1"),
+    *("move:replicate:2x3x20x30:2x3x25x32", "move:replicate:5:19"),
     *("move:copy:5003", "move:fill:5003", "move:permute:2x7x3x50by0213", "move:permute:30x50by10"),
     *("gather:rows:40x33:700", "gather:rows:9x1:2"),
     *("gather:add-rows:40x33:700", "gather:add-rows:9x300:4", "gather:add-rows:3x1:5"),
 )
 RECURRENT = [
-    f"{cell}:{sizes}"
-    for cell in ("lstm", "gru", "rnn-tanh", "rnn-relu")
-    for sizes in ("t1mb3slc8dhc8", "t4mb3slc20dhc16", "l3t3mb2slc8dhc8", "d2t3mb3slc12dhc8")
+    *(
+        f"{cell}:{sizes}"
+        for cell in ("lstm", "gru", "vanilla-gru", "rnn-tanh", "rnn-relu")
+        for sizes in ("t1mb3slc8dhc8", "t4mb3slc20dhc16", "l3t3mb2slc8dhc8", "d2t3mb3slc12dhc8")
+    ),
+    *("lstm:t4mb3slc20dhc16dic8", "lstm:l3t3mb2slc8dhc16dic8", "lstm:t4mb3slc20dhc16peephole1"),
+    "lstm:d2t3mb3slc12dhc8dic4peephole1",
 ]
 #: Those that are moved through memory in cold caches too.
 ROTATED: dict[str, Layer] = {

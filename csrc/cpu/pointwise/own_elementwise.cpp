@@ -1,5 +1,8 @@
-// Our own elementwise loops: ReLU, addition, dropout, L2 terms and optimizers.
+// Our own elementwise loops: ReLU, addition, SwiGLU, dropout, L2 terms and optimizers.
+#include <algorithm>
 #include <cmath>
+#include <initializer_list>
+#include <vector>
 
 #include "cpu/pointwise/plan_builder.hpp"
 #include "cpu/pointwise/threads.hpp"
@@ -10,6 +13,14 @@ namespace {
 
 // A cache line of elements of either type, so that no two threads write to the same one.
 constexpr Index kGrain = 64;
+// Elements of a part that a thread processes at a time.
+constexpr Index kPart = 2048;
+
+void arithmetic(const Kernels& k, Arithmetic op, std::initializer_list<const void*> sources,
+                void* dst, Index count, bool streaming) {
+  constexpr bool whole[] = {true, true, true};
+  k.arithmetic(op, sources.begin(), whole, dst, count, 1.0f, streaming);
+}
 
 void plan_dropout(PlanBuilder& builder) {
   const Image image = builder.image();
@@ -76,6 +87,27 @@ void plan_elementwise(PlanBuilder& builder) {
         [](const Kernels& k, auto&& p, Index n, bool streaming) {
           k.add(p(0), p(1), p(2), n, streaming);
         });
+  } else if (builder.problem.op == "swiglu") {
+    std::vector<Argument> arguments{builder.map("src", Use::input),
+                                    builder.map("src2", Use::input)};
+    if (builder.forward()) {
+      arguments.push_back(builder.map("dst", Use::output));
+      return add(arguments, [](const Kernels& k, auto&& p, Index n, bool streaming) {
+        arithmetic(k, Arithmetic::swiglu, {p(0), p(1)}, p(2), n, streaming);
+      });
+    }
+    for (const auto* role : {"src", "src2"}) arguments.push_back(builder.map(role, Use::output));
+    arguments.insert(arguments.begin() + 2, builder.map("dst", Use::input));
+    add(arguments, [item](const Kernels& k, auto&& p, Index n, bool streaming) {
+      // In parts that stay in the nearest cache, because all are read twice.
+      for (Index i = 0; i < n; i += kPart) {
+        const Index length = std::min(kPart, n - i);
+        const auto part = [&](int tensor) { return at(p(tensor), i, item); };
+        const void *x = part(0), *y = part(1), *dy = part(2);
+        arithmetic(k, Arithmetic::swiglu_gradient, {x, y, dy}, part(3), length, streaming);
+        arithmetic(k, Arithmetic::swiglu, {x, dy}, part(4), length, streaming);
+      }
+    });
   } else if (builder.forward()) {
     add({builder.map("src", Use::input), builder.map("dst", Use::output)},
         [](const Kernels& k, auto&& p, Index n, bool streaming) {

@@ -72,6 +72,17 @@ PYDLBENCH_INLINE void compare(const void* const* p, const bool* whole, void* to,
   });
 }
 
+// The next integer; the even one of two that are as near.
+PYDLBENCH_INLINE Floats nearest_integer(Floats x) {
+  const Words sign = (Words)x & 0x80000000U;
+  const Floats size = (Floats)((Words)x ^ sign);
+  // Adding 2^23 leaves no bits behind the point.
+  const Floats rounded = (Floats)((Words)((size + 8388608.0f) - 8388608.0f) | sign);
+  return size < 8388608.0f ? rounded : x;
+}
+
+PYDLBENCH_INLINE Floats sigmoid(Floats x) { return 1.0f / (1.0f + exponential(-x)); }
+
 template <typename T>
 void arithmetic(Arithmetic op, const void* const* p, const bool* whole, void* to, Index n,
                 float number, bool s) {
@@ -91,6 +102,35 @@ void arithmetic(Arithmetic op, const void* const* p, const bool* whole, void* to
       return map1<T>(p, whole, dst, n, s, [](F x) { return root(x); });
     case Arithmetic::rsqrt:
       return map1<T>(p, whole, dst, n, s, [](F x) { return 1.0f / root(x); });
+    case Arithmetic::rint:
+      return map1<T>(p, whole, dst, n, s, [](F x) { return nearest_integer(x); });
+    case Arithmetic::floor:
+      return map1<T>(p, whole, dst, n, s, [](F x) {
+        const F next = nearest_integer(x);
+        return next > x ? next - 1.0f : next;
+      });
+    case Arithmetic::ceil:
+      return map1<T>(p, whole, dst, n, s, [](F x) {
+        const F next = nearest_integer(x);
+        return next < x ? next + 1.0f : next;
+      });
+    case Arithmetic::sign:
+      return map1<T>(p, whole, dst, n, s, [&](F x) {
+        const F below = x < zero ? broadcast(-1.0f) : x;
+        return x > zero ? broadcast(1.0f) : below;
+      });
+    case Arithmetic::xlogx:
+      return map1<T>(p, whole, dst, n, s, [](F x) { return x * logarithm(x); });
+    case Arithmetic::hardshrink:
+      return map1<T>(p, whole, dst, n, s, [&](F x) {
+        const F below = -x > a ? x : zero;
+        return x > a ? x : below;
+      });
+    case Arithmetic::softshrink:
+      return map1<T>(p, whole, dst, n, s, [&](F x) {
+        const F below = -x > a ? x + a : zero;
+        return x > a ? x - a : below;
+      });
     case Arithmetic::add:
       return map2<T>(p, whole, dst, n, s, [&](F x, F y) { return x + a * y; });
     case Arithmetic::mul:
@@ -103,6 +143,14 @@ void arithmetic(Arithmetic op, const void* const* p, const bool* whole, void* to
       return map2<T>(p, whole, dst, n, s, [](F x, F y) { return x < y ? x : y; });
     case Arithmetic::leaky_relu:
       return map2<T>(p, whole, dst, n, s, [&](F x, F y) { return x > zero ? x : x * y; });
+    case Arithmetic::glu:
+      return map2<T>(p, whole, dst, n, s, [](F x, F y) { return x * sigmoid(y); });
+    case Arithmetic::swiglu:
+      return map2<T>(p, whole, dst, n, s, [](F x, F y) { return x * sigmoid(x) * y; });
+    case Arithmetic::xlogy:
+      return map2<T>(p, whole, dst, n, s, [](F x, F y) { return x * logarithm(y); });
+    case Arithmetic::threshold:
+      return map2<T>(p, whole, dst, n, s, [&](F x, F y) { return x > a ? x : y; });
     case Arithmetic::add_square:
       return map2<T>(p, whole, dst, n, s, [&](F x, F y) { return x + a * (y * y); });
     case Arithmetic::sum3:
@@ -120,6 +168,12 @@ void arithmetic(Arithmetic op, const void* const* p, const bool* whole, void* to
       });
     case Arithmetic::leaky_relu_gradient:
       return map3<T>(p, whole, dst, n, s, [&](F x, F y, F z) { return y > zero ? x : x * z; });
+    // Of x, with z the incoming gradient.
+    case Arithmetic::swiglu_gradient:
+      return map3<T>(p, whole, dst, n, s, [](F x, F y, F z) {
+        const F share = sigmoid(x);
+        return z * y * share * (1.0f + x * (1.0f - share));
+      });
     case Arithmetic::select:
       return select<T>(p, whole, dst, n, s);
     case Arithmetic::eq:
