@@ -240,31 +240,15 @@ def _operator(names: Sequence[str]) -> str:
 # The calls of a recorded step, one by one, as any framework records them.
 
 
-class StepCall(Record, frozen=True, kw_only=True):
+class StepCall(RecordedCall, frozen=True, kw_only=True):
     """One call of a step.
 
-    Several attributes are also in :class:`~pydlbench.records.trace.RecordedCall`.
-
     Attributes:
-        signature: text that determines what the call computes.
-        operator: framework's name of the operator.
-        direction: pass of the step that the call is a part of.
-        names: modules or nodes that the call belongs to.
         reads: index of the call that produced an operand, and index among the results of that
             call, for each operand; None for a tensor from before the step. Empty if not recorded.
-        bytes: bytes of operands and results together.
-        profiled: share of this call in the framework's profile.
-        trained: indices of trained operands.
     """
 
-    signature: str
-    operator: str
-    direction: str
-    names: tuple[str, ...]
     reads: tuple[tuple[int, int] | None, ...] = ()
-    bytes: int = 0
-    profiled: float | None = None
-    trained: tuple[int, ...] = ()
 
     @property
     def program_call(self) -> ProgramCall:
