@@ -8,10 +8,12 @@ placement that another process does not have.
 
 from array import array
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+import msgspec
 
 from pydlbench.grouping import group_by
-from pydlbench.timing.chunk import Chunk, GpuReadings
+from pydlbench.timing.chunk import Chunk, Counters, GpuReadings
 from pydlbench.timing.guards import merge_readings, waited_s
 from pydlbench.timing.statistics import median
 
@@ -31,9 +33,10 @@ class Interference:
     memory: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Visit:
-    """A subject's turn in a round. Times in seconds.
+class Visit(Counters, frozen=True, kw_only=True):
+    """A subject's turn in a round, with the counters read during it. Times in seconds.
+
+    ``run_delay_s`` is an upper bound of the time that a thread waited for a CPU.
 
     Attributes:
         subject: key of the subject.
@@ -44,18 +47,8 @@ class Visit:
         parts: for each sample the seconds of its parts; empty if not timed.
         inner: executions per sample.
         clock_hz: median core clock; None if not read.
-        faults: page faults per execution; None if not counted.
-        voluntary: voluntary context switches of all threads; None if not counted.
-        involuntary: involuntary context switches of all threads; None if not counted.
-        run_delay_s: upper bound of the time that a thread waited for a CPU.
-        others_s: CPU time of other processes on the same CPUs; None if not counted.
-        steal_s: CPU time that the hypervisor took.
-        wall_s: wall time of the visit.
         busy: share of the threads' time in which they ran or waited for a CPU; None if not counted.
         interference: bursts before and after the visit, the slower one of each.
-        disturbance: interference that the backend observed; None if there was none.
-        gpu: readings of the GPU during the visit.
-        gate_timeouts: see :class:`~pydlbench.timing.chunk.Chunk`.
         again: whether the visit was repeated because of interference; this is the less disturbed
             one of the two.
     """
@@ -68,18 +61,8 @@ class Visit:
     parts: Sequence[Sequence[float]] = ()
     inner: int = 1
     clock_hz: float | None = None
-    faults: float | None = None
-    voluntary: int | None = None
-    involuntary: int | None = None
-    run_delay_s: float = 0.0
-    others_s: float | None = None
-    steal_s: float = 0.0
-    wall_s: float = 0.0
     busy: float | None = None
-    interference: Interference = field(default_factory=Interference)
-    disturbance: str | None = None
-    gpu: GpuReadings | None = None
-    gate_timeouts: int = 0
+    interference: Interference = msgspec.field(default_factory=Interference)
     again: bool = False
 
     @property
@@ -112,7 +95,11 @@ def visit_of(
         again: see :class:`Visit`.
     """
     fma = min(chunk.bursts) if chunk.bursts else interference.fma
+    counters = {name: getattr(chunk, name) for name in Counters.__struct_fields__}
+    counters["run_delay_s"] = waited_s(chunk)
+    counters["wall_s"] = max(chunk.wall_s, inner * sum(chunk.seconds))
     return Visit(
+        **counters,
         subject=subject,
         preparation=preparation,
         process=process,
@@ -121,18 +108,8 @@ def visit_of(
         parts=tuple(array("d", parts) for parts in chunk.parts),
         inner=inner,
         clock_hz=median(chunk.clock_hz) if chunk.clock_hz else None,
-        faults=chunk.faults,
-        voluntary=chunk.voluntary,
-        involuntary=chunk.involuntary,
-        run_delay_s=waited_s(chunk),
-        others_s=chunk.others_s,
-        steal_s=chunk.steal_s,
-        wall_s=max(chunk.wall_s, inner * sum(chunk.seconds)),
         busy=_busy(chunk),
         interference=Interference(fma=fma, llc=interference.llc, memory=interference.memory),
-        disturbance=chunk.disturbance,
-        gpu=chunk.gpu,
-        gate_timeouts=chunk.gate_timeouts,
         again=again,
     )
 

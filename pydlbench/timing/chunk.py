@@ -49,30 +49,48 @@ class GpuReadings(msgspec.Struct, frozen=True, kw_only=True):
     readings: int = 0
 
 
-class Chunk(msgspec.Struct, frozen=True, kw_only=True):
-    """Consecutive samples of one kernel and the counters read around them.
+class Counters(msgspec.Struct, frozen=True, kw_only=True):
+    """Counters read around samples of one kernel.
 
     Attributes:
-        seconds: seconds per execution, one per sample.
-        clock_hz: core-clock readings taken in the chunk; may be empty.
         run_delay_s: time spent runnable but waiting for a CPU, of the thread that waited most.
         steal_s: time the hypervisor took from the used CPUs, summed over them.
         wall_s: wall time between the two readings of the counters.
-        threads: threads that the kernel ran on, one CPU each.
         disturbance: why the backend considers these samples unreliable (the GPU was too hot,
             another process ran on it); None if it does not.
         gpu: readings of the GPU during the samples.
         gate_timeouts: samples that were repeated because the host had to wait for the GPU while the
             launch gate was closed.
-        enqueue_s: host time to enqueue an execution on a GPU, one per sample; empty if not
-            measured.
         faults: page faults per execution; None if not counted.
         voluntary: voluntary context switches of all threads; None if not counted.
         involuntary: involuntary context switches of all threads; None if not counted.
-        cpu_s: CPU time of the process within ``wall_s``, summed over its threads, spinning ones
-            included; None if not counted.
         others_s: CPU time of other processes on the used CPUs within ``wall_s``. It is counted in
             ticks, so it may be a tick too long or too short, and negative. None if not counted.
+    """
+
+    run_delay_s: float = 0.0
+    steal_s: float = 0.0
+    wall_s: float = 0.0
+    disturbance: str | None = None
+    gpu: GpuReadings | None = None
+    gate_timeouts: int = 0
+    faults: float | None = None
+    voluntary: int | None = None
+    involuntary: int | None = None
+    others_s: float | None = None
+
+
+class Chunk(Counters, frozen=True, kw_only=True):
+    """Consecutive samples of one kernel and the counters read around them.
+
+    Attributes:
+        seconds: seconds per execution, one per sample.
+        clock_hz: core-clock readings taken in the chunk; may be empty.
+        threads: threads that the kernel ran on, one CPU each.
+        enqueue_s: host time to enqueue an execution on a GPU, one per sample; empty if not
+            measured.
+        cpu_s: CPU time of the process within ``wall_s``, summed over its threads, spinning ones
+            included; None if not counted.
         bursts: FMA throughput of bursts on all threads right before and right after the samples,
             each relative to idle cores; empty if there were no bursts.
         parts: for each sample the seconds of its parts, such as a step's calls; empty if not timed.
@@ -84,19 +102,9 @@ class Chunk(msgspec.Struct, frozen=True, kw_only=True):
 
     seconds: tuple[float, ...]
     clock_hz: tuple[float, ...] = ()
-    run_delay_s: float = 0.0
-    steal_s: float = 0.0
-    wall_s: float = 0.0
     threads: int = 1
-    disturbance: str | None = None
-    gpu: GpuReadings | None = None
-    gate_timeouts: int = 0
     enqueue_s: tuple[float, ...] = ()
-    faults: float | None = None
-    voluntary: int | None = None
-    involuntary: int | None = None
     cpu_s: float | None = None
-    others_s: float | None = None
     bursts: tuple[float, ...] = ()
     parts: tuple[tuple[float, ...], ...] = ()
 

@@ -1,7 +1,5 @@
 """Experiments of a breakdown, made of invented columns."""
 
-import dataclasses
-
 import pytest
 from msgspec.structs import replace
 
@@ -172,7 +170,7 @@ def test_rounds_without_a_log_have_its_shares_and_their_own_calls():
     for visit in (visit for series in map(table_of().series, SUBJECTS) for visit in series):
         slow = 3 if visit.subject == "nconv" and visit.round % 2 else 1
         if visit.subject != LOG or visit.round % 2 == 0:
-            table.add(dataclasses.replace(visit, seconds=[slow * each for each in visit.seconds]))
+            table.add(replace(visit, seconds=[slow * each for each in visit.seconds]))
     experiments = log_experiments(table, PARTS, ("conv", "relu"), {"conv": 4}, 0.1 * MS)
     kernels = next(each for each in experiments if each.term == "another kernel").seconds
     assert [kernels[number] for number in (0, 1)] == pytest.approx([2 * MS, (2 - 2 * 20) * MS])
@@ -257,7 +255,7 @@ def test_what_a_step_with_kept_pages_saves_between_its_calls_is_memory_that_is_r
     for number in range(ROUNDS):
         visit = kept_step(number, 33 * MS, faults=0.0)
         parts = [(28 * MS, 4 * MS, 0.0)]
-        table.add(dataclasses.replace(visit, parts=parts))
+        table.add(replace(visit, parts=parts))
     found = returned_memory(table)
     assert found is not None
     assert found.seconds == pytest.approx(dict.fromkeys(range(ROUNDS), 3 * MS))
@@ -283,7 +281,7 @@ def test_no_memory_is_returned_where_kept_pages_do_not_explain_it(counted, left,
     assert returned_memory(table) is None
     for number in range(ROUNDS):
         visit = kept_step(number, 33 * MS, faults=left)
-        table.add(dataclasses.replace(visit, parts=[((calls - 2) * MS, 2 * MS, 0.0)]))
+        table.add(replace(visit, parts=[((calls - 2) * MS, 2 * MS, 0.0)]))
     assert returned_memory(table) is None
 
 

@@ -333,7 +333,7 @@ def test_a_kernel_is_kept_unless_neighbours_made_it_an_upper_bound(tmp_path, bes
     times = (1.0, 1.06, 0.94, 1.0, 1.04, 0.96)
     quiet = visits(*times).visits
     slow = visits(*(factor * seconds for seconds in times)).visits
-    disturbed = [dataclasses.replace(visit, interference=half) for visit in slow[:beside]]
+    disturbed = [msgspec.structs.replace(visit, interference=half) for visit in slow[:beside]]
     assert (
         kernels.stored.write(HOT, "jit src nhwc", None, Series([*disturbed, *quiet[beside:]]))
         is None
