@@ -192,6 +192,8 @@ class Devices:
         self._main = "cpu"
         # Levels with unconfirmed bandwidths of an earlier run: nothing depends on them yet.
         self._unconfirmed: set[str] = set()
+        # Precisions whose peaks were tried without pauses, for advice only.
+        self._hasty: set[str] = set()
         self._unprobed: dict[str, str] = {}  # reasons, by device
         # GPUs that only a framework could describe: they are not probed.
         self._of_framework: set[str] = set()
@@ -210,6 +212,8 @@ class Devices:
         precisions: Iterable[str] = (),
         patterns: Sequence[str] | None = None,
         levels: Sequence[str] | None = None,
+        *,
+        hasty: bool = False,
     ) -> DeviceRecord:
         """Return the CPU's facts, peaks and bandwidths, probing what has not been probed yet.
 
@@ -217,17 +221,26 @@ class Devices:
             precisions: which compute peaks are needed.
             patterns: which bandwidths are needed; None means all of them.
             levels: memory levels whose bandwidths are needed; None means all levels.
+            hasty: whether a peak below the theoretical one is tried again without pauses; it is
+                found anew once it limits a row.
         """
         worker = self._workers.get("native", "cpu")
+        precisions = tuple(precisions)
+        if not hasty and (again := self._hasty.intersection(precisions)):
+            peaks = tuple(peak for peak in self._cpu.peaks if peak.precision not in again)
+            self._cpu = dataclasses.replace(self._cpu, peaks=peaks)
+            self._hasty -= again
+        self._hasty |= set(self._cpu.lacking(precisions)) if hasty else set()
         self._cpu = cpu_record.extend_record(
             self._cpu,
-            tuple(precisions),
+            precisions,
             worker.describe(),
             worker.probe,
             PATTERNS if patterns is None else patterns,
             LEVELS if levels is None else levels,
             self.kept(),
             self._keep_probes,
+            hasty=hasty,
         )
         return self._cpu
 
@@ -336,7 +349,7 @@ class Devices:
             # They say so only for kernels near their roof.
             near_roof = over and (over.bound == "memory" or over.efficiency >= NEAR_ROOF)
             if advised and near_roof and not spec.on_gpu:
-                self._probed(spec, ("fp32", "bf16"), lacking)
+                self.cpu(("fp32", "bf16"), ROOF_PATTERNS, lacking, hasty=True)
             return held
         except PydlbenchError as error:  # the row is valid without limits
             return msgspec.structs.replace(row, warnings=(*row.warnings, str(error)))

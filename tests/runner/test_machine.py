@@ -225,6 +225,20 @@ def test_a_row_near_it_has_them_confirmed_also_after_one_that_was_far(kept_devic
     assert ("fma_peak", "bf16") in machine.asked
 
 
+def test_a_low_peak_is_waited_for_only_where_it_limits_a_row(bare_devices, monkeypatch):
+    devices, machine = bare_devices
+    pauses = []
+    monkeypatch.setattr("pydlbench.devices.bandwidths.time.sleep", pauses.append)
+    monkeypatch.setattr("pydlbench.devices.cpu.record._falls_short", lambda _peak: True)
+    devices.cpu(("bf16",), (), (), hasty=True)
+    devices.cpu(("bf16",), (), (), hasty=True)
+    tries = machine.asked.count(("fma_peak", "bf16"))
+    assert (tries, pauses) == (3, [])
+    devices.cpu(("bf16",), (), ())
+    assert machine.asked.count(("fma_peak", "bf16")) > 2 * tries
+    assert len(pauses) > tries
+
+
 def test_a_framework_that_is_installed_elsewhere_runs_in_its_own_interpreter():
     workers = Workers((0,), None, python="/usual", pythons={"torch": "/of/torch"})
     places = [workers.get(name, "cpu")._python for name in ("torch", "tensorflow", "native")]

@@ -137,6 +137,8 @@ def extend_record(
     levels: Sequence[str] = LEVELS,
     kept: ProbeCache | None = None,
     take_over: bool = True,
+    *,
+    hasty: bool = False,
 ) -> DeviceRecord:
     """Return ``record`` with bandwidths and peaks; those it lacks are probed.
 
@@ -151,15 +153,18 @@ def extend_record(
         kept: results of earlier runs; replaced if a new reading disagrees.
         take_over: whether results of earlier runs are used if a reading confirms them; otherwise
             everything is probed.
+        hasty: whether a peak below the theoretical one is neither tried again after pauses nor
+            warned of.
 
     Raises:
         ImpossiblePeakError: a reading is more than 1.03 x the theoretical peak of a known core.
     """
     known = kept.read_peaks() if kept is not None and take_over else {}
     peaks = [
-        _peak(record, name, probe, known.get(name), kept) for name in record.lacking(precisions)
+        _peak(record, name, probe, known.get(name), kept, hasty)
+        for name in record.lacking(precisions)
     ]
-    warnings = [_peak_warning(record, peak) for peak in peaks]
+    warnings = [] if hasty else [_peak_warning(record, peak) for peak in peaks]
     before, earlier = record, kept.read() if kept is not None and take_over else ()
     record, remarks = extend_bandwidths(
         record,
@@ -219,6 +224,7 @@ def _peak(
     probe: Probe,
     known_per_cycle: float | None,
     kept: ProbeCache | None,
+    hasty: bool,
 ) -> PrecisionPeak:
     """Return the stored peak if a try confirms it, else the best of several tries, and store it."""
 
@@ -227,7 +233,7 @@ def _peak(
 
     if (peak := confirm_peak(once, known_per_cycle)) is not None:
         return peak
-    peak = try_peak(once, _falls_short)
+    peak = try_peak(once, (lambda _: False) if hasty else _falls_short)
     if kept is not None and peak.tries and not peak.impossible and not _falls_short(peak):
         kept.write_peak(precision, max(peak.tries))
     return peak
