@@ -32,7 +32,6 @@ from statistics import median
 from typing import NamedTuple
 
 import pydlbench
-from pydlbench.cli.compare_models import REPETITIONS
 from pydlbench.report.text import markdown_table
 from pydlbench.units import percent
 
@@ -182,16 +181,14 @@ class Found(NamedTuple):
     seconds: float
 
 
-def compare(folder: Path, name: str, units: int, repetitions: int) -> Found:
+def compare(folder: Path, name: str, units: int) -> Found:
     """Compare a model with itself, with some units more in B."""
     unit, shape = MODELS[name]
     file = folder / f"{name}.py"
     file.write_text(_SOURCE.format(unit=unit, shape=shape), encoding="utf-8")
     started = time.perf_counter()
     model = f"{file}:build"
-    document = pydlbench.compare_models(
-        model, model, set_a={"extra": 0}, set_b={"extra": units}, repetitions=repetitions
-    )
+    document = pydlbench.compare_models(model, model, set_a={"extra": 0}, set_b={"extra": units})
     (row,) = document.rows
     return Found(name, units, row.verdict, row.ratio, time.perf_counter() - started)
 
@@ -236,12 +233,11 @@ def main() -> None:
     parser.add_argument("--model", default=",".join(MODELS), help="names, separated by commas")
     parser.add_argument("--changes", default="0,1,3", help="planted changes in percent")
     parser.add_argument("--runs", type=int, default=20, help="comparisons of each pair")
-    parser.add_argument("--repetitions", type=int, default=REPETITIONS, help="processes of each")
     parser.add_argument("--json", help="file to which the answers are added")
     parser.add_argument("--pairs", action="store_true", help="pairs of KernelBench's convention")
     parser.add_argument("--md", help="file to write the table into")
     given = parser.parse_args()
-    for name in ("model", "changes", "runs", "repetitions", "json") if given.pairs else ():
+    for name in ("model", "changes", "runs", "json") if given.pairs else ():
         if getattr(given, name) != parser.get_default(name):
             parser.error(f"--{name}: not with --pairs, which takes --md only")
     pairs = list(product(given.model.split(","), map(int, given.changes.split(","))))
@@ -252,7 +248,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(runs):  # in turn, so that drift affects all pairs
             for model, units in pairs:
-                found.append(compare(Path(folder), model, units, given.repetitions))
+                found.append(compare(Path(folder), model, units))
                 print(*found[-1], flush=True)
                 if given.json:
                     rows = json.dumps([each._asdict() for each in found], indent=1)

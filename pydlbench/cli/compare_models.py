@@ -19,13 +19,19 @@ from pydlbench.cli.output import row_warnings
 from pydlbench.cli.steps import USER_MODEL_OPTIONS, ModelTask, StepOptions, StepsTask
 from pydlbench.compare.comparison import Comparison
 from pydlbench.compare.kernels import compare_kernels
-from pydlbench.compare.models import change_of, compare_models, impossible_steps
+from pydlbench.compare.models import change_of, compare_models, impossible_steps, is_resolved
 from pydlbench.errors import PydlbenchError, UsageError
 from pydlbench.models.user_model import defines, is_onnx, is_user_model
-from pydlbench.records.agreement import ModelChange
+from pydlbench.records.agreement import ModelChange, StepAgreement
 from pydlbench.records.measurement import Measurement
 from pydlbench.records.run import RunRecord
-from pydlbench.records.step import SWAPPED_MODULE, StepRecord, StepSpec, step_words
+from pydlbench.records.step import (
+    SWAPPED_MODULE,
+    StepPreparation,
+    StepRecord,
+    StepSpec,
+    step_words,
+)
 from pydlbench.report.blocks import Block, Lines
 from pydlbench.report.change import change_report
 from pydlbench.report.compare import comparison_report
@@ -34,8 +40,10 @@ from pydlbench.runner.tasks import Result, Task, TaskRow, View
 from pydlbench.store.documents import Loaded
 from pydlbench.words import FRAMEWORKS
 
-#: Default number of repetitions: processes of a step differ by a few per cent.
-REPETITIONS: Final = 12
+#: Repetitions by default: at least as many as a trimmed mean takes, and at most as many as fit into
+#: about a minute and a half for a step of 100 ms.
+LEAST_REPETITIONS: Final = 10
+MAX_REPETITIONS: Final = 24
 #: Default sampling time of each step in each repetition, in seconds.
 BUDGET_S: Final = 0.75
 # Options whose texts ``step`` reads.
@@ -149,12 +157,14 @@ def read_task(args: CompareOptions) -> tuple[ModelsTask, tuple[str, ...]]:
     ]
     first = tasks[0]
     options = {**first.options, **tasks[1].options}
-    count = args.repetitions if "repetitions" in args.given else REPETITIONS
+    fixed = "repetitions" in args.given
+    count = args.repetitions if fixed else MAX_REPETITIONS
     budget_s = args.budget if "budget" in args.given else BUDGET_S
     options |= {"repetitions": count, "budget_s": budget_s * count}
     guessed = any(task.guessed for task in tasks)
     every = tuple(dict.fromkeys(note for some in notes for note in some))
-    return ModelsTask(rows=tuple(sides), options=options, guessed=guessed), every
+    least = count if fixed else LEAST_REPETITIONS
+    return ModelsTask(rows=tuple(sides), options=options, guessed=guessed, least=least), every
 
 
 def _fields(name: str, names: Sequence[str]) -> list[str]:
@@ -206,9 +216,14 @@ def _with_reference(specs: Sequence[StepSpec]) -> list[StepSpec]:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelsTask(ModelTask, StepsTask):
-    """The steps of two models, timed in turn."""
+    """The steps of two models, timed in turn.
+
+    Attributes:
+        least: repetitions after which they may end, if these tell a small change.
+    """
 
     kind: ClassVar[str] = "compare"
+    least: int
 
     def measure_steps(self, session: Any, view: View) -> Iterator[Result]:
         """Compare the results of both steps, then time them in turn, and trace them."""
@@ -217,7 +232,6 @@ class ModelsTask(ModelTask, StepsTask):
 
     def _measured(self, session: Any, view: View, root: Path) -> Iterator[Result]:
         from pydlbench.compare.swaps import saving_of, time_alone
-        from pydlbench.records.step import StepPreparation
         from pydlbench.steps.agreement import agree_steps, agree_timed, copied_bytes
         from pydlbench.steps.run import runs_in_turn
         from pydlbench.steps.traced import peak_of
@@ -234,13 +248,7 @@ class ModelsTask(ModelTask, StepsTask):
         files = fingerprint(sources(specs))
         results = agree_steps(specs[:2], session, root)
         files |= fingerprint((root / "A").rglob("*"))
-        how = StepPreparation(checks=False)
-        # Other random numbers give other results.
-        if results.agreement is not None and not (results.draws and results.differs):
-            how = StepPreparation(checks=False, load=str(root / "A"))
-            # Only another user's model can compute the results of timed samples again.
-            if None not in (specs[0].own, specs[1].own):
-                how = msgspec.structs.replace(how, timed=str(root / "timed"))
+        how = _preparation(specs[:2], results, root)
 
         def compared(change: ModelChange) -> Result:
             key = f"{row_key(self, self.rows[0])}/change"
@@ -269,6 +277,8 @@ class ModelsTask(ModelTask, StepsTask):
                 document = record.to_dict()
                 row = self.rows[index]
                 yield Result("step", document, row, detail=record, so_far=True)
+            if len(records) == len(specs) and is_resolved(records, self.least):
+                break
         view.advance(1, 1, "results of timed samples")
         time = records[0].time
         results = agree_timed(specs[0], session, root, results, time.median if time else 1.0)
@@ -278,6 +288,16 @@ class ModelsTask(ModelTask, StepsTask):
         yield compared(msgspec.structs.replace(change, results=results))
         for index, row in enumerate(self.rows):
             yield Result("step", records[index].to_dict(), row, detail=records[index])
+
+
+def _preparation(specs: Sequence[StepSpec], results: StepAgreement, root: Path) -> StepPreparation:
+    """Return how steps are prepared whose results were compared in a folder."""
+    # Other random numbers give other results.
+    if results.agreement is None or (results.draws and results.differs):
+        return StepPreparation(checks=False)
+    # Only another user's model can compute the results of timed samples again.
+    timed = None if None in [spec.own for spec in specs] else str(root / "timed")
+    return StepPreparation(checks=False, load=str(root / "A"), timed=timed)
 
 
 def _comparison(

@@ -21,13 +21,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pydlbench.backends.base import KernelFacts
 from pydlbench.compare.comparison import CONFIDENCE, MARGIN, ComparedRow, Comparison, Estimate
 from pydlbench.compare.environment import differences
 from pydlbench.compare.rows import LAYER_KINDS, Matching, Pair, Side, SideRow, kinds_of, row_of_step
-from pydlbench.compare.statistics import Scatter, Spread, judge, scatter_of, trimmed_spread
+from pydlbench.compare.statistics import Spread, judge, scatter_of_means, trimmed_spread
 from pydlbench.errors import PrimitiveError, PydlbenchError, UnsupportedError, UsageError
 from pydlbench.models.catalog import find_layers
 from pydlbench.ops.descriptor import parse_problem
@@ -92,7 +91,7 @@ def compare_interleaved(
         for pair in measured
     ]
     cycles = np.array([_mean(pair.cycles) for pair in measured])
-    scatter = _scatter_of_means(spread, kinds_of(pair.a for pair in pairs))
+    scatter = scatter_of_means(spread, kinds_of(pair.a for pair in pairs))
     estimates = judge(spread.means, scatter, against, margin, cycles, confidence)
     return Comparison(
         a=dataclasses.replace(a, rows=[pair.a for pair in pairs]),
@@ -149,12 +148,6 @@ def _mean(logs: Sequence[float]) -> float:
     return math.fsum(logs) / len(logs) if logs else math.nan
 
 
-def _scatter_of_means(spread: Spread, kinds: NDArray[Any]) -> Scatter:
-    """Return the scatter of means of passes."""
-    sd, freedom = scatter_of([spread], kinds)
-    return Scatter(sd / np.sqrt(np.maximum(spread.counts, 1)), freedom)
-
-
 def _geomean(spread: Spread, margin: float) -> Estimate | None:
     """Return the geometric mean of all rows that can have a verdict, from the means of passes.
 
@@ -164,7 +157,7 @@ def _geomean(spread: Spread, margin: float) -> Estimate | None:
         return None
     usable = spread.counts >= min(spread.counts.max(), MIN_PASSES)
     mean = np.array([spread.means[usable].mean()])
-    scatter = _scatter_of_means(spread.of_means(usable), np.array(["all"]))
+    scatter = scatter_of_means(spread.of_means(usable), np.array(["all"]))
     return judge(mean, scatter, [None], margin)[0]
 
 

@@ -202,6 +202,17 @@ def scatter_of(spreads: Sequence[Spread], kinds: NDArray[Any]) -> Scatter:
     return Scatter(sd, np.minimum(known, freedom_of(spreads)))
 
 
+def scatter_of_means(spread: Spread, kinds: NDArray[Any]) -> Scatter:
+    """Return the scatter of the means of the rows' repetitions.
+
+    Args:
+        spread: spread of the repetitions.
+        kinds: kind of each row; rows of one kind scatter alike.
+    """
+    sd, freedom = scatter_of([spread], kinds)
+    return Scatter(sd / np.sqrt(np.maximum(spread.counts, 1)), freedom)
+
+
 def welch(first: Scatter, second: Scatter) -> NDArray[Any]:
     """Return the degrees of freedom of a sum of two variances (Welch and Satterthwaite).
 

@@ -35,9 +35,10 @@ _MAX_SHORTER: Final = 20
 # An execution in a loop may take this many times the claimed one, in three quarters of the loops.
 _MAX_LOOP_FACTOR: Final = 1.25
 _JUDGED_QUANTILE: Final = 0.25
-# Share of the requests that a loop follows, once there are enough of them. The system draws them.
-# Claims of all requests are compared with the loops, so that few more loops are needed.
-_LOOPED: Final = 0.05
+# Once there are enough loops, they take this share of the time of the requests; the system draws
+# the requests that they follow. Claims of all requests are compared with the loops, so that few
+# more loops are needed.
+_LOOPED: Final = 0.1
 # Largest use of CPUs by other processes during a loop, as a share of its time: they prolong it, and
 # an honest loop waits for longer than they use.
 _MAX_OTHERS: Final = 0.2
@@ -168,10 +169,11 @@ class ClaimedTimes:
         wanted, inner = _LOOP_OVERHEADS * allowed, request.inner
         is_loop = request.samples == 1 and inner * claimed >= wanted
         if not is_loop:
-            if len(self._loops) >= _MIN_REQUESTS and _DRAW() > _LOOPED:
-                return
             shortest = max(claimed, elapsed / (request.samples * inner * _MAX_SHORTER))
             inner = math.ceil(wanted / shortest)
+            share = _LOOPED * elapsed / (inner * shortest)
+            if len(self._loops) >= _MIN_REQUESTS and _DRAW() > share:
+                return
             begin, others = undisturbed_s(worker), others_s(worker)
             sample(msgspec.structs.replace(request, samples=1, inner=inner, untimed=0))
             elapsed = undisturbed_s(worker) - begin

@@ -39,11 +39,17 @@ from pydlbench.units import format_bytes
 from pydlbench.words import FRAMEWORK_MODES, FRAMEWORKS
 from pydlbench.workers.host import RemoteKernel, releasing, start_together
 
-# Most rounds of a repetition in which steps are sampled alternately. Neighbours and clocks change
-# within a second; the median of all samples excludes short disturbances.
-_ALTERNATIONS: Final = 4
-# The least, for slow steps: the median of three excludes a disturbed round.
+# Most rounds of a repetition in which steps are sampled alternately, and the least, for slow steps:
+# the middle of three excludes a disturbed round.
+_ALTERNATIONS: Final = 32
 _LEAST_ALTERNATIONS: Final = 3
+# Most rounds of the trace of such a step.
+_TRACED_ROUNDS: Final = 4
+# Seconds of a visit in these rounds; a longer step is sampled once. Neighbours and clocks change
+# within tenths of a second: on two cores of a virtual machine the ratios of adjacent samples of
+# 45 ms scattered by 10 %, those of the medians of five adjacent samples by 16 %, so that short
+# visits have a ninth of the variance in the same time.
+_ALTERNATION_S: Final = 0.01
 # Maximum number of stored steps that are searched for an earlier run.
 _MAX_STORED_STEPS: Final = 200
 
@@ -105,8 +111,9 @@ def runs_in_turn(
         copied: hold times against the host's clock; number of bytes that are copied around each
             sample, outside of its time. None to believe the times.
         alternately: hold the processes of all steps at once in each repetition, and sample them
-            alternately; ``rounds_s`` of their records has the median of each repetition. Steps on a
-            GPU, and steps that do not fit into memory together, take turns nevertheless.
+            alternately; ``rounds_s`` of their records has the median of each repetition, ``ratios``
+            that of adjacent samples. Steps on a GPU, and steps that do not fit into memory
+            together, take turns nevertheless.
         progress: called with the number of visits done, that of all visits, and what comes next.
 
     Yields:
@@ -200,7 +207,9 @@ class _Turns:
         self._sessions = [session, *(session.sibling() for _ in range(ahead))]
         self._started = 0
         self._bursts = not all(step.on_gpu for step in steps)
-        self._study = Study(order, session.interference if self._bursts else None)
+        self._study = Study(
+            order, session.interference if self._bursts else None, paired=self._alternately
+        )
         # By number of the step: its record if it has no time, why its visits ended, its facts, its
         # size, and the fields of its trace.
         self._refused: dict[int, StepRecord] = {}
@@ -238,7 +247,7 @@ class _Turns:
                 for index in sampled:
                     self._announce(progress, index, "traced step")
                     step, kernel = self._steps[index], kernels[index]
-                    most = _ALTERNATIONS if self._alternately else MAX_ROUNDS
+                    most = _TRACED_ROUNDS if self._alternately else MAX_ROUNDS
                     self._traces[index] = trace_step(step, kernel, self._session, most)
         if self._alternately:
             self._started = 0
@@ -318,11 +327,13 @@ class _Turns:
             copied = None if step.on_gpu else self._copied
             own = step_policy(step, kernel.facts, policy)
             if self._alternately:
-                chunk_s = budget_s / self._visits / _ALTERNATIONS
-                # Each visit begins with an untimed step, which warms it up. Time goes by while a
-                # step's inputs are fed.
+                # Time goes by while a step's inputs are fed.
                 own = replace(
-                    own, chunk_s=chunk_s, least_samples=1, warm_limit_s=0.0, chunk_by_wall=True
+                    own,
+                    chunk_s=_ALTERNATION_S,
+                    least_samples=1,
+                    settle_limit_s=_ALTERNATION_S,
+                    chunk_by_wall=True,
                 )
             sample = kernel.sample
             if copied is not None:
@@ -391,6 +402,9 @@ class _Turns:
         record = record_of(step, self._session, self._facts[index], series)
         if self._rounds > 1:
             record = msgspec.structs.replace(record, rounds_s=series.by_preparation())
+        if index and self._rounds > 1 and 0 in self._study.table:
+            ratios = series.ratios_to(self._study.table.series(0))
+            record = msgspec.structs.replace(record, ratios=ratios)
         if all(visit.parts for visit in series.visits):
             swapped = tuple(map(series.by_preparation, range(2)))  # seconds and page faults
             record = msgspec.structs.replace(record, swapped=swapped)
@@ -409,10 +423,11 @@ def _alternations(sizes: Sequence[Size | None], budget_s: float) -> int:
         sizes: sizes of the steps; the first repetition, which knows none, has the least rounds.
         budget_s: seconds of sampling of each step.
     """
-    known = [size.execution_s for size in sizes if size is not None]
+    known = [size.wall_s for size in sizes if size is not None]
     if len(known) < len(sizes) or not known:
         return _LEAST_ALTERNATIONS
-    return max(_LEAST_ALTERNATIONS, min(_ALTERNATIONS, int(budget_s / max(known))))
+    visit_s = max(_ALTERNATION_S, *known)
+    return max(_LEAST_ALTERNATIONS, min(_ALTERNATIONS, int(budget_s / visit_s)))
 
 
 def record_of(step: StepSpec, session: Session, facts: StepFacts, samples: Series) -> StepRecord:

@@ -78,14 +78,22 @@ class Study:
         order: seeded generator of the order in each round. In a fixed order each subject would
             always inherit the caches and the temperature of the same other one.
         interference: runs bursts between the rounds; None if there are no bursts.
+        paired: the visits of a round are compared as a pair. The machine changes within tenths of a
+            second, so nothing else runs between them: bursts run only before and after all rounds
+            of a call, and no disturbed visit is repeated.
     """
 
     def __init__(
-        self, order: random.Random, interference: Callable[[], Interference] | None = None
+        self,
+        order: random.Random,
+        interference: Callable[[], Interference] | None = None,
+        *,
+        paired: bool = False,
     ) -> None:
         self.table = SampleTable()
         self._order = order
         self._interference = interference
+        self._paired = paired
         self._in_vain = 0
 
     def take(
@@ -112,37 +120,40 @@ class Study:
                 errors[subject.key] = error
         alone = len(subjects) == 1 and self._interference is None
         before: Interference | None = None
-        for number in range(first, first + rounds):
-            waiting = [subject for subject in subjects if subject.key not in errors]
-            if not waiting:
+        every = range(first, first + rounds)
+        # Rounds between two readings of the bursts.
+        for numbers in [every] if self._paired else [[number] for number in every]:
+            if len(errors) == len(subjects):
                 break
-            self._order.shuffle(waiting)
             if self._interference is not None and before is None:
                 before = self._interference()
-            taken: list[tuple[Subject, ChunkRequest, Chunk, bool]] = []
+            taken: list[tuple[int, Subject, ChunkRequest, Chunk, bool]] = []
             after: Interference | None = None
             try:
-                for subject in waiting:
-                    request = request_for(subject, alone=alone and number > first)
-                    try:
-                        chunk = subject.sample(request)
-                        taken.append((subject, request, chunk, False))
-                        if self._is_worth_another(chunk, subject.policy):
-                            chunk = self._better(chunk, subject, request)
-                            taken[-1] = subject, request, chunk, True
-                    except PydlbenchError as error:
-                        errors[subject.key] = error
-                        continue
-                    subject.size = _sized(subject, request, chunk)
+                for number in numbers:
+                    waiting = [subject for subject in subjects if subject.key not in errors]
+                    self._order.shuffle(waiting)
+                    for subject in waiting:
+                        request = request_for(subject, alone=alone and number > first)
+                        try:
+                            chunk = subject.sample(request)
+                            taken.append((number, subject, request, chunk, False))
+                            if self._is_worth_another(chunk, subject.policy):
+                                chunk = self._better(chunk, subject, request)
+                                taken[-1] = number, subject, request, chunk, True
+                        except PydlbenchError as error:
+                            errors[subject.key] = error
+                            continue
+                        subject.size = _sized(subject, request, chunk)
                 after = None if self._interference is None else self._interference()
             finally:  # also of a round that is interrupted
-                self._add(taken, number, _slower(before, after))
+                self._add(taken, _slower(before, after))
             before = after
         return errors
 
     def _is_worth_another(self, chunk: Chunk, policy: Policy) -> bool:
         """Whether a visit was disturbed, and a second one is likely to be undisturbed."""
-        quiet_expected = self._in_vain < _MAX_VAIN_REPETITIONS
+        quiet_expected = not self._paired and self._in_vain < _MAX_VAIN_REPETITIONS
         return quiet_expected and chunk_interference(chunk, policy) is not None
 
     def _better(self, chunk: Chunk, subject: Subject, request: ChunkRequest) -> Chunk:
@@ -158,12 +169,11 @@ class Study:
 
     def _add(
         self,
-        taken: Sequence[tuple[Subject, ChunkRequest, Chunk, bool]],
-        number: int,
+        taken: Sequence[tuple[int, Subject, ChunkRequest, Chunk, bool]],
         interference: Interference,
     ) -> None:
-        """Add the visits of a round to the table."""
-        for subject, request, chunk, again in taken:
+        """Add the visits of rounds to the table."""
+        for number, subject, request, chunk, again in taken:
             self.table.add(
                 visit_of(
                     subject.key,

@@ -6,16 +6,18 @@ allocates new memory, usually in a new process: times within a single preparatio
 placement that another process does not have.
 """
 
+import math
 from array import array
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import msgspec
 
 from pydlbench.grouping import group_by
 from pydlbench.timing.chunk import Chunk, Counters, GpuReadings
 from pydlbench.timing.guards import merge_readings, waited_s
-from pydlbench.timing.statistics import median
+from pydlbench.timing.statistics import median, trimmed_mean
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,6 +241,24 @@ class Series:
                 for each in (visit.seconds if part is None else [row[part] for row in visit.parts])
             )
             for number, visits in preparations.items()
+        }
+
+    def ratios_to(self, other: Self) -> dict[int, float]:
+        """Return the ratio of the times to those of another subject, by number of the preparation.
+
+        It is the mean of the logarithms of the ratios in the rounds of both, without the largest
+        and the smallest fifth of them.
+
+        Args:
+            other: visits of the subject in the denominator.
+        """
+        theirs = other.by_round()
+        shared = [visit for visit in self.visits if visit.round in theirs]
+        return {
+            number: math.exp(
+                trimmed_mean(math.log(visit.median / theirs[visit.round]) for visit in visits)
+            )
+            for number, visits in group_by(shared, lambda visit: visit.preparation).items()
         }
 
 

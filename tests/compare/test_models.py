@@ -8,7 +8,7 @@ import pytest
 from pydlbench.cli.compare_models import read_task
 from pydlbench.cli.compare_options import CompareOptions
 from pydlbench.compare import swaps
-from pydlbench.compare.models import change_of, compare_models, impossible_steps
+from pydlbench.compare.models import change_of, compare_models, impossible_steps, is_resolved
 from pydlbench.compare.swaps import CallsAlone, saving_of
 from pydlbench.errors import UsageError
 from pydlbench.records.agreement import Agreement, ModelChange, StepAgreement, SwapSaving, SwapTerm
@@ -93,6 +93,33 @@ def test_the_verdict_is_that_of_the_rounds_in_turn(run_record, factor, scatter, 
     assert word in first
     assert "outputs agree" in first
     assert found.to_dict()["settings"]["confidence"] == 0.95
+
+
+def test_the_ratios_of_adjacent_samples_come_before_those_of_medians(run_record):
+    ratios = {n: 1.05 + 0.001 * (n % 2) for n in range(6)}
+    found = compared(run_record, record("new", 0.9, ratios=ratios))
+    (row,) = found.rows
+    assert row.verdict == "SLOWER"
+    assert row.estimate.ratio == pytest.approx(1.0505, rel=1e-4)
+    assert CompareDocument.from_dict(found.to_dict()).rows[0].ratio == row.estimate.ratio
+
+
+@pytest.mark.parametrize(
+    ("counts", "scatter", "enough"),
+    [
+        ((12, 12), 0.005, True),
+        ((12, 12), 0.1, False),
+        ((9, 9), 0.005, False),
+        ((11, 12), 0.005, False),
+    ],
+)
+def test_repetitions_end_when_a_small_change_could_be_told(counts, scatter, enough):
+    steps = {}
+    for side, count in enumerate(counts):
+        ratios = {n: 1.5 * (1 + scatter * (-1) ** n) for n in range(count)}
+        fields = {"rounds_s": dict.fromkeys(ratios, 0.1), "ratios": ratios if side else {}}
+        steps[side] = msgspec.structs.replace(record("new"), **fields)
+    assert is_resolved(steps, least=10) is enough
 
 
 def test_rows_add_up_to_the_difference_and_name_the_new_layer(run_record):

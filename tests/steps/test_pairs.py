@@ -299,3 +299,32 @@ def test_the_newest_undisturbed_run_plans(store_path, run_record, documents, pla
         assert planned_rounds(store, [CASE], 0.01) == planned
         assert planned_rounds(store, [msgspec.structs.replace(CASE, phase="training")], 0.01) == 4
     assert planned_rounds(None, [CASE], 0.01) == 4
+
+
+@pytest.mark.usefixtures("prepared")
+def test_alternate_samples_of_steps_are_single_and_adjacent(monkeypatch):
+    """The machine gets slower with each round; the ratio is that of the steps."""
+    taken, prepare = [], run.prepare_step
+
+    def slower(case, session, *, preparation):
+        kernel = prepare(case, session, preparation=preparation)
+
+        def sample(request):
+            taken.append((case.batch, request.samples))
+            rounds = sum(batch == case.batch for batch, _ in taken)
+            return Chunk(seconds=(0.02 * case.batch / 4 * (1 + rounds / 9),) * request.samples)
+
+        kernel.sample = sample
+        return kernel
+
+    monkeypatch.setattr(run, "prepare_step", slower)
+    monkeypatch.setattr(run, "read_cpu_facts", lambda: SimpleNamespace(memory_available_bytes=1e12))
+    session = Session(3, [])
+    session.options = RunnerOptions(repetitions=3, budget_s=0.6)
+    cases = [StepSpec(model="mnist", batch=batch) for batch in (4, 5)]
+    first, second = run.run_in_turn(cases, session, alternately=True)
+    assert {samples for _, samples in taken} == {1}
+    assert not first.ratios
+    assert sorted(second.ratios) == [0, 1, 2]
+    assert len(second.samples_s) > 9  # more where the time of a step is known
+    assert list(second.ratios.values()) == pytest.approx([1.25] * 3)

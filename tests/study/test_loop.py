@@ -3,6 +3,7 @@
 import contextlib
 import random
 
+import msgspec
 import pytest
 
 from pydlbench.errors import WorkerError
@@ -287,3 +288,41 @@ def test_a_second_try_that_fails_leaves_the_first(study, kind):
 def test_threads_that_wait_for_each_other_are_not_others(study):
     study.take([long_subject(in_turn(chunk(0.5, others_s=0.001)))])
     assert study.table.again == 0
+
+
+def test_nothing_runs_between_the_visits_of_pairs(machine):
+    host, bursts = machine(), []
+
+    def burst():
+        bursts.append(len(host.requests))
+        return Interference(fma=0.5)
+
+    subjects = [host.subject(name, 1e-3) for name in "ab"]
+    study = Study(random.Random(0), burst, paired=True)
+    for subject in subjects:  # all visits are disturbed
+        sample = subject.sample
+        subject.sample = lambda request, take=sample: msgspec.structs.replace(
+            take(request), steal_s=9.0
+        )
+    assert study.take(subjects, rounds=8) == {}
+    assert len(bursts) == 2  # before the first round and after the last one
+    assert bursts[1] - bursts[0] == 16
+    assert study.table.again == 0
+    assert [study.table.rounds(name) for name in "ab"] == [8, 8]
+    assert all(visit.interference.fma == 0.5 for visit in study.table.series("a"))
+
+
+def test_ratios_of_adjacent_visits_do_not_see_drift(study):
+    speeds = iter([1, 3, 1, 2, 1, 1, 5, 1, 1, 4])
+    for number in range(10):
+        drift = next(speeds)
+        for key, seconds in (("a", 0.01), ("b", 0.0103)):
+            sample = lambda _, s=seconds * drift: Chunk(seconds=(s,))  # noqa: E731 - bound now
+            size = Size(execution_s=seconds, wall_s=seconds)
+            subject = Subject(
+                key=key, sample=sample, policy=Policy(), preparation=number // 5, size=size
+            )
+            study.take([subject], first=number)
+    ratios = study.table.series("b").ratios_to(study.table.series("a"))
+    assert ratios == {0: pytest.approx(1.03), 1: pytest.approx(1.03)}
+    assert study.table.series("b").ratios_to(study.table.series("b")) == {0: 1.0, 1: 1.0}
