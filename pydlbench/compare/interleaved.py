@@ -21,12 +21,19 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pydlbench.backends.base import KernelFacts
 from pydlbench.compare.comparison import CONFIDENCE, MARGIN, ComparedRow, Comparison, Estimate
 from pydlbench.compare.environment import differences
 from pydlbench.compare.rows import LAYER_KINDS, Matching, Pair, Side, SideRow, kinds_of, row_of_step
-from pydlbench.compare.statistics import Spread, judge, scatter_of_means, trimmed_spread
+from pydlbench.compare.statistics import (
+    Spread,
+    judge,
+    scatter_of_means,
+    trimmed_spread,
+    weighted_spread,
+)
 from pydlbench.errors import PrimitiveError, PydlbenchError, UnsupportedError, UsageError
 from pydlbench.models.catalog import find_layers
 from pydlbench.ops.descriptor import parse_problem
@@ -82,7 +89,10 @@ def compare_interleaved(
             untimed.append(Pair(*(row._replace(status="failed") for row in pair)))
     passes = sorted({number for pair in measured for number in pair.logs})
     logs = [[pair.logs.get(number, math.nan) for pair in measured] for number in passes]
-    spread = trimmed_spread(np.array(logs, dtype=float).reshape(len(passes), len(measured)))
+    if len(measured) == 1 and measured[0].rounds:
+        spread = weighted_spread(measured[0].rounds)
+    else:
+        spread = trimmed_spread(np.array(logs, dtype=float).reshape(len(passes), len(measured)))
     against = [
         None
         if len(pair.logs) >= MIN_PASSES
@@ -275,6 +285,8 @@ class RerunPair:
         sides: Side A and side B; empty if something else than :func:`take_pass` measures them.
         logs: logarithm of B's time over A's time for each finished pass, by its number: from the
             median of the rounds' ratios.
+        rounds: for each pass the logarithms of its rounds' ratios, whose scatter determines its
+            weight; empty if all passes have the same weight.
         cycles: the same ratio in cycles, for passes in which both clocks were read.
         seconds: median times of A and of B.
         clocks: clocks of A and of B, in Hz.
@@ -287,6 +299,7 @@ class RerunPair:
 
     sides: tuple[RerunSide, ...] = ()
     logs: dict[int, float] = field(default_factory=dict)
+    rounds: Sequence[NDArray[Any]] = ()
     cycles: list[float] = field(default_factory=list)
     seconds: tuple[list[float], list[float]] = field(default_factory=lambda: ([], []))
     clocks: tuple[list[float], list[float]] = field(default_factory=lambda: ([], []))

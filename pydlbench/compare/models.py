@@ -2,21 +2,23 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pydlbench.analysis.ledger_difference import compare_steps
 from pydlbench.compare.comparison import Comparison
 from pydlbench.compare.interleaved import RerunPair, compare_interleaved
 from pydlbench.compare.rows import Matching, Pair, side_of_documents
-from pydlbench.compare.statistics import judge, scatter_of_means, trimmed_spread
+from pydlbench.compare.statistics import judge, scatter_of_means, weighted_spread
 from pydlbench.records.agreement import ModelChange, StepAgreement
 from pydlbench.records.run import RunRecord
 from pydlbench.records.step import StepRecord
 from pydlbench.runner.claimed_times import FEWER_FLOPS, beyond_roof
 from pydlbench.steps.traced import limit_of_module
+from pydlbench.timing.statistics import median
 
 #: Ratios within 1 +- this count as the same. Steps in turn, in as many processes, differ by less
 #: than stored runs do.
@@ -25,7 +27,7 @@ MARGIN: Final = 0.01
 CONFIDENCE: Final = 0.95
 #: Repetitions end at this resolution. A change of 3 % is found in 95 % of comparisons then: its
 #: logarithm less 1.8 standard errors, the upper 5 % of Student's t for the usual number of
-#: repetitions, is above the resolution of 3.5 of them.
+#: repetitions, is above the resolution of about three of them.
 RESOLUTION: Final = 0.019
 #: Note on steps of which most rounds were disturbed; interference in a round affects both.
 DISTURBED: Final = "other work disturbed most rounds: the interval is wide"
@@ -87,12 +89,21 @@ def is_resolved(steps: Mapping[int, StepRecord], least: int) -> bool:
         least: number of repetitions that each step needs.
     """
     counts = {len(step.rounds_s) for step in steps.values()}
-    if len(counts) > 1 or min(counts) < least or not steps[1].ratios:
+    if len(counts) > 1 or min(counts) < least:
         return False
-    spread = trimmed_spread(np.log([*steps[1].ratios.values()])[:, None])
+    rounds = _weighted(map(np.log, steps[1].ratios.values()))
+    if not rounds:
+        return False
+    spread = weighted_spread(rounds)
     scatter = scatter_of_means(spread, np.array(["step"]))
     (estimate,) = judge(spread.means, scatter, [None], MARGIN)
     return estimate.resolution is not None and estimate.resolution <= 1 + RESOLUTION
+
+
+def _weighted(logs: Iterable[NDArray[Any]]) -> Sequence[NDArray[Any]]:
+    """Return the logarithms of all repetitions, or none if one has no scatter of its own."""
+    rounds = tuple(logs)
+    return rounds if min(map(len, rounds), default=0) > 1 else ()
 
 
 def compare_models(
@@ -112,11 +123,12 @@ def compare_models(
     ]
     a, b = first.rounds_s, second.rounds_s
     # Steps that were stored without the ratios of adjacent samples have those of their medians.
-    ratios = second.ratios or {number: b[number] / a[number] for number in a.keys() & b.keys()}
-    logs = {number: math.log(ratio) for number, ratio in sorted(ratios.items())}
+    ratios = second.ratios or {number: (b[number] / a[number],) for number in a.keys() & b.keys()}
+    logs = {number: np.log(ratios[number]) for number in sorted(ratios)}
     seconds = [[record.time.median] for record in records if record.time is not None]
     pair = RerunPair(
-        logs={} if change.results.refused else logs,
+        logs={} if change.results.refused else {n: median(each) for n, each in logs.items()},
+        rounds=_weighted(logs.values()),
         seconds=(seconds[0], seconds[1]),
         libraries=(first.library, second.library),
     )

@@ -156,7 +156,7 @@ def spread_of(logs: NDArray[Any]) -> Spread:
     return Spread(means, counts, logs - means)
 
 
-def trimmed_spread(logs: NDArray[Any]) -> Spread:
+def trimmed_spread(logs: NDArray[Any], least: int = _LEAST_TRIMMED) -> Spread:
     """Return the spread of the means without the smallest and the largest fifth of the values.
 
     A neighbour on the machine may double the time of a single repetition. The scatter of a trimmed
@@ -164,12 +164,12 @@ def trimmed_spread(logs: NDArray[Any]) -> Spread:
     left (Yuen, 1974, "The two-sample trimmed t for unequal population variances").
 
     Args:
-        logs: logarithms of times, repetitions x rows. Rows with fewer than ten values, or with NaN,
-            are not trimmed.
+        logs: logarithms of times, repetitions x rows. Rows with NaN are not trimmed.
+        least: rows with fewer values are not trimmed.
     """
     spread = spread_of(logs)
     trimmed = len(logs) // 5
-    if len(logs) < _LEAST_TRIMMED:
+    if len(logs) < least or not trimmed:
         return spread
     for row in np.flatnonzero(spread.counts == len(logs)):
         values = np.sort(logs[:, row])
@@ -179,6 +179,33 @@ def trimmed_spread(logs: NDArray[Any]) -> Spread:
         spread.counts[row] = len(logs) - 2 * trimmed
         spread.rest[:, row] = limited - limited.mean()
     return spread
+
+
+def weighted_spread(logs: Sequence[NDArray[Any]]) -> Spread:
+    """Return the spread of the mean of one row whose repetitions are known to different precision.
+
+    Repetitions are weighted by the inverse of their variance: that of their own mean, and that
+    between repetitions (DerSimonian and Laird, 1986, "Meta-analysis in clinical trials"). The
+    scatter of the mean is that of the weighted values (Hartung and Knapp, 2001, "A refined method
+    for the meta-analysis of controlled clinical trials with binary outcome").
+
+    Args:
+        logs: for each repetition the logarithms of its rounds, at least two. Their mean is trimmed.
+    """
+    rounds = [trimmed_spread(values[:, None], least=2) for values in logs]
+    means = np.array([spread.means[0] for spread in rounds])
+    counts = np.array([spread.counts[0] for spread in rounds])
+    sums = np.array([(spread.rest**2).sum() for spread in rounds])
+    own = sums / (counts * (counts - 1))
+    # Few rounds may be close by chance, and clocks resolve no less than a millionth.
+    own = np.maximum(own, max(np.quantile(own, 0.25), 1e-12))
+    weights = 1 / own
+    excess = (weights * (means - np.average(means, weights=weights)) ** 2).sum() - len(logs) + 1
+    between = excess / (weights.sum() - (weights**2).sum() / weights.sum()) if len(logs) > 1 else 0
+    weights = 1 / (own + max(0, between))
+    mean = np.average(means, weights=weights)
+    rest = (means - mean) * np.sqrt(weights / weights.mean())
+    return Spread(np.array([mean]), np.array([len(logs)]), rest[:, None])
 
 
 def freedom_of(spreads: Sequence[Spread]) -> int:

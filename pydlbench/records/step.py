@@ -399,8 +399,8 @@ class StepRecord(Record, frozen=True, kw_only=True, rename={"time": "time_s"}):
         samples_s: all samples in order of time, disturbed ones included.
         rounds_s: median by number of the round, or of the repetition for steps that are compared;
             steps that were interleaved share the numbers.
-        ratios: ratio of its time to that of the first step that it was sampled alternately with, by
-            number of the repetition; from adjacent samples. Empty for all other steps.
+        ratios: ratios of its time to that of the first of the steps that were sampled alternately,
+            one for each round, by number of the repetition. Empty for all other steps.
         swapped: seconds, and page faults, of the swapped calls of a step, each at its place in the
             timed steps; medians by number of the repetition. Empty if they are not known.
         inner: steps per sample.
@@ -440,7 +440,7 @@ class StepRecord(Record, frozen=True, kw_only=True, rename={"time": "time_s"}):
     images_per_s: Annotated[float | None, shown("images/s", per_second, unit="1/s")] = None
     samples_s: tuple[float, ...] = ()
     rounds_s: Mapping[int, float] = msgspec.field(default_factory=dict)
-    ratios: Mapping[int, float] = msgspec.field(default_factory=dict)
+    ratios: Mapping[int, tuple[float, ...]] = msgspec.field(default_factory=dict)
     swapped: tuple[Mapping[int, float], ...] = ()
     inner: int | None = None
     faults: Annotated[float | None, shown("faults/step", "{:.0f}".format)] = None

@@ -112,7 +112,7 @@ def runs_in_turn(
             sample, outside of its time. None to believe the times.
         alternately: hold the processes of all steps at once in each repetition, and sample them
             alternately; ``rounds_s`` of their records has the median of each repetition, ``ratios``
-            that of adjacent samples. Steps on a GPU, and steps that do not fit into memory
+            those of adjacent samples. Steps on a GPU, and steps that do not fit into memory
             together, take turns nevertheless.
         progress: called with the number of visits done, that of all visits, and what comes next.
 

@@ -6,7 +6,6 @@ allocates new memory, usually in a new process: times within a single preparatio
 placement that another process does not have.
 """
 
-import math
 from array import array
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ import msgspec
 from pydlbench.grouping import group_by
 from pydlbench.timing.chunk import Chunk, Counters, GpuReadings
 from pydlbench.timing.guards import merge_readings, waited_s
-from pydlbench.timing.statistics import median, trimmed_mean
+from pydlbench.timing.statistics import median
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,11 +242,8 @@ class Series:
             for number, visits in preparations.items()
         }
 
-    def ratios_to(self, other: Self) -> dict[int, float]:
-        """Return the ratio of the times to those of another subject, by number of the preparation.
-
-        It is the mean of the logarithms of the ratios in the rounds of both, without the largest
-        and the smallest fifth of them.
+    def ratios_to(self, other: Self) -> dict[int, tuple[float, ...]]:
+        """Return the ratio of the times in each round of both, by number of the preparation.
 
         Args:
             other: visits of the subject in the denominator.
@@ -255,9 +251,7 @@ class Series:
         theirs = other.by_round()
         shared = [visit for visit in self.visits if visit.round in theirs]
         return {
-            number: math.exp(
-                trimmed_mean(math.log(visit.median / theirs[visit.round]) for visit in visits)
-            )
+            number: tuple(visit.median / theirs[visit.round] for visit in visits)
             for number, visits in group_by(shared, lambda visit: visit.preparation).items()
         }
 

@@ -5,7 +5,6 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from statistics import fmean
 from typing import Final, TypeVar
 
 Number = TypeVar("Number", int, float)
@@ -40,15 +39,6 @@ def quantile(values: Iterable[float], q: float) -> float:
 def median(values: Iterable[float]) -> float:
     """Return the median; ValueError without values."""
     return quantile(values, 0.5)
-
-
-def trimmed_mean(values: Iterable[float]) -> float:
-    """Return the mean without the smallest and the largest fifth; ValueError without values."""
-    ordered = sorted(values)
-    outside = len(ordered) // 5
-    if not ordered:
-        raise ValueError("mean of no values")
-    return fmean(ordered[outside : len(ordered) - outside])
 
 
 def sum_known(values: Iterable[Number | None]) -> Number | None:

@@ -96,7 +96,7 @@ def test_the_verdict_is_that_of_the_rounds_in_turn(run_record, factor, scatter, 
 
 
 def test_the_ratios_of_adjacent_samples_come_before_those_of_medians(run_record):
-    ratios = {n: 1.05 + 0.001 * (n % 2) for n in range(6)}
+    ratios = {n: (1.05 + 0.001 * (n % 2),) * 2 for n in range(6)}
     found = compared(run_record, record("new", 0.9, ratios=ratios))
     (row,) = found.rows
     assert row.verdict == "SLOWER"
@@ -116,7 +116,7 @@ def test_the_ratios_of_adjacent_samples_come_before_those_of_medians(run_record)
 def test_repetitions_end_when_a_small_change_could_be_told(counts, scatter, enough):
     steps = {}
     for side, count in enumerate(counts):
-        ratios = {n: 1.5 * (1 + scatter * (-1) ** n) for n in range(count)}
+        ratios = {n: (1.5 * (1 + scatter * (-1) ** n),) * 3 for n in range(count)}
         fields = {"rounds_s": dict.fromkeys(ratios, 0.1), "ratios": ratios if side else {}}
         steps[side] = msgspec.structs.replace(record("new"), **fields)
     assert is_resolved(steps, least=10) is enough

@@ -10,9 +10,11 @@ from pydlbench.compare.statistics import (
     pool_variances,
     quantile,
     quantiles,
+    scatter_of_means,
     spread_of,
     trimmed_spread,
     two_sided,
+    weighted_spread,
 )
 
 
@@ -84,3 +86,35 @@ def test_few_repetitions_and_rows_with_gaps_are_not_trimmed():
     spread = trimmed_spread(gaps)
     assert spread.counts.tolist() == [6, 9]
     assert spread.means == pytest.approx([1.0, 1.0])
+
+
+def interval(spread):
+    """The mean and the half-width of its 95 % interval."""
+    (sd,), (freedom,) = scatter_of_means(spread, np.array(["row"]))
+    return spread.means[0], quantile(0.95, int(freedom)) * sd
+
+
+def test_repetitions_of_equal_precision_have_equal_weights():
+    rounds = np.array([-0.01, 0.0, 0.01])
+    means = np.array([0.1, 0.12, 0.17])
+    spread = weighted_spread([mean + rounds for mean in means])
+    assert spread.means == pytest.approx([means.mean()])
+    assert spread.rest[:, 0] == pytest.approx(means - means.mean())
+    assert spread.counts.tolist() == [3]
+
+
+def test_a_repetition_that_scatters_moves_the_mean_little():
+    quiet, loud = np.array([-1e-3, 0, 1e-3]), np.array([0.4, 0.5, 0.9])
+    mean, _ = interval(weighted_spread([quiet, quiet + 1e-4, quiet - 1e-4, loud]))
+    assert mean == pytest.approx(0, abs=2e-3)
+
+
+@pytest.mark.parametrize("between", [0.0, 0.01])
+def test_the_interval_of_weighted_repetitions_covers(between):
+    draw, inside = np.random.default_rng(5), 0
+    for _ in range(200):
+        scatter = 0.03 * np.exp(draw.normal(0, 1, 12))
+        rounds = [draw.normal(0, between) + s * draw.normal(size=15) for s in scatter]
+        mean, half = interval(weighted_spread(rounds))
+        inside += abs(mean) < half
+    assert 180 <= inside <= 199
