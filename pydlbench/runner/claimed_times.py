@@ -28,16 +28,18 @@ _COPY_RATE: Final = 5e8
 # of it, judge steps that are as short.
 _SAMPLE_S: Final = 0.01
 _MIN_REQUESTS: Final = 4
-# A loop takes this many times the largest overhead of a request that is believed, so that time in
-# the overhead hides little of the loop. A claimed time that is shorter by more needs no longer one.
+# A loop takes this many times the overhead of the shortest request, as far as that is believed, so
+# that time in the overhead hides little of the loop. It is no longer for a claimed time that is
+# shorter by more.
 _LOOP_OVERHEADS: Final = 8
 _MAX_SHORTER: Final = 20
-# An execution in a loop may take this many times the claimed one, in three quarters of the loops.
+# An execution in a loop may take this many times the claimed one, in three quarters of the loops of
+# a process and in half of the processes.
 _MAX_LOOP_FACTOR: Final = 1.25
 _JUDGED_QUANTILE: Final = 0.25
 # Once there are enough loops, they take this share of the time of the requests; the system draws
-# the requests that they follow. Claims of all requests are compared with the loops, so that few
-# more loops are needed.
+# the requests that they follow. Claims of all requests of a process are compared with its loops, so
+# that few more loops are needed.
 _LOOPED: Final = 0.1
 # Largest use of CPUs by other processes during a loop, as a share of its time: they prolong it, and
 # an honest loop waits for longer than they use.
@@ -97,9 +99,10 @@ class ClaimedTimes:
 
     def __init__(self, judged: Callable[[Sequence[float]], float] = min) -> None:
         self._factors: list[float] = []
-        # Seconds of an execution: in loops, and as claimed for requests.
-        self._loops: list[float] = []
-        self._claims: list[float] = []
+        # Seconds of an execution by process: in loops, and as claimed for requests. The machine may
+        # be slower for some seconds, so a loop is compared with the claims of its own process.
+        self._loops: dict[int | None, list[float]] = {}
+        self._claims: dict[int | None, list[float]] = {}
         self._uneven: list[float] = []
         self._overhead_s = math.inf
         self._judged = judged
@@ -137,6 +140,11 @@ class ClaimedTimes:
                 "compute what the others return"
             )
 
+    @property
+    def _looped(self) -> bool:
+        """Whether there are enough loops for a judgement."""
+        return sum(map(len, self._loops.values())) >= _MIN_REQUESTS
+
     def check_loop(
         self,
         worker: Worker,
@@ -165,23 +173,28 @@ class ClaimedTimes:
         allowed = _ALLOWED_S + copied / _COPY_RATE
         # A loop has the mean of its executions, so that is compared.
         claimed = max(sum(chunk.seconds) / len(chunk.seconds), 1e-9)
-        self._claims.append(claimed)
-        wanted, inner = _LOOP_OVERHEADS * allowed, request.inner
+        self._claims.setdefault(worker.pid, []).append(claimed)
+        believed = max(_ALLOWED_S, min(allowed, self._overhead_s))
+        wanted, inner = _LOOP_OVERHEADS * believed, request.inner
         is_loop = request.samples == 1 and inner * claimed >= wanted
         if not is_loop:
             shortest = max(claimed, elapsed / (request.samples * inner * _MAX_SHORTER))
             inner = math.ceil(wanted / shortest)
             share = _LOOPED * elapsed / (inner * shortest)
-            if len(self._loops) >= _MIN_REQUESTS and _DRAW() > share:
+            if self._looped and _DRAW() > share:
                 return
             begin, others = undisturbed_s(worker), others_s(worker)
             sample(msgspec.structs.replace(request, samples=1, inner=inner, untimed=0))
             elapsed = undisturbed_s(worker) - begin
             if others_s(worker) - others > _MAX_OTHERS * elapsed:
                 return
-        self._loops.append((elapsed - min(allowed, self._overhead_s)) / inner)
-        factor = quantile(self._loops, _JUDGED_QUANTILE) / median(self._claims)
-        if len(self._loops) >= _MIN_REQUESTS and factor > _MAX_LOOP_FACTOR:
+        loop_s = (elapsed - min(believed, self._overhead_s)) / inner
+        self._loops.setdefault(worker.pid, []).append(loop_s)
+        factor = median(
+            quantile(loops, _JUDGED_QUANTILE) / median(self._claims[process])
+            for process, loops in self._loops.items()
+        )
+        if self._looped and factor > _MAX_LOOP_FACTOR:
             raise _changed_clock(factor)
 
 

@@ -5,6 +5,7 @@ The host's clock is invented: it advances with the executions of an invented pro
 
 import itertools
 import math
+from types import SimpleNamespace
 
 import pytest
 
@@ -55,18 +56,19 @@ class Process:
         return Chunk(seconds=tuple(seconds))
 
 
-def judge(monkeypatch, process, request=None, copied=0, visits=16, others=0.0):
+def judge(monkeypatch, process, request=None, copied=0, visits=16, others=0.0, each=1000):
     monkeypatch.setattr(claimed_times, "undisturbed_s", lambda _: process.now)
     monkeypatch.setattr(claimed_times, "others_s", lambda _: others * process.now)
     request = request or ChunkRequest(samples=8, untimed=0)
     checked = ClaimedTimes(median)
-    for _ in range(visits):
+    for number in range(visits):
+        worker = SimpleNamespace(pid=number // each)
         begin = process.now
         chunk = process.sample(request)
         elapsed = process.now - begin
         claimed = request.inner * sum(chunk.seconds)
         checked.check(elapsed, claimed, request.samples * copied)
-        checked.check_loop(None, process.sample, request, chunk, elapsed, copied)
+        checked.check_loop(worker, process.sample, request, chunk, elapsed, copied)
 
 
 HONEST = {
@@ -144,3 +146,17 @@ def test_a_step_of_one_long_sample_is_its_own_loop(monkeypatch, divisor):
         return
     with pytest.raises(RefusedKernelError, match="host's clock"):
         judge(monkeypatch, process, request)
+
+
+def test_loops_on_a_slower_machine_are_not_held_against_later_processes(monkeypatch):
+    """The first process has most loops, and the machine is slower meanwhile."""
+    slow = Process(0.02)
+    slow.slower = lambda _: 1.6 if slow.now < 2 else 1.0
+    judge(monkeypatch, slow, ChunkRequest(samples=1), visits=200, each=20)
+
+
+def test_a_clock_that_is_divided_in_later_processes_is_refused(monkeypatch):
+    process = Process(0.02, 1.6)
+    process.lies = lambda _: process.now > 2
+    with pytest.raises(RefusedKernelError, match="host's clock"):
+        judge(monkeypatch, process, ChunkRequest(samples=1), visits=400, each=20)
