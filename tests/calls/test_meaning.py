@@ -750,6 +750,23 @@ ELEMENTS = [
     (node("Selu", [(2, 3)], [(2, 3)]), "elu:mb2ic3alpha1.6732632423543772by1.0507009873554805", 18),
     (node("Greater", [(2, 3), (3,)], [(2, 3)]), "elementwise:gt:2x3:1x3", 6),
     (node("Tile", [(2, 3), sizes(1, 2)], [(2, 6)]), "move:tile:2x3:2x6", 0),
+    (node("Slice", [(2, 3), sizes(0, 0), sizes(2, 2)], [(2, 2)]), "move:copy:4", 0),
+    (
+        node("StridedSlice", [(2, 3), sizes(0, 0), sizes(0, 2), sizes(1, 1)], [(2, 2)]),
+        "move:copy:4",
+        0,
+    ),
+    (
+        node(
+            "StridedSliceGrad",
+            [sizes(2, 3), sizes(0, 0), sizes(0, 2), sizes(1, 1), (2, 2)],
+            [(2, 3)],
+        ),
+        "move:fill:6, move:copy:4",
+        0,
+    ),
+    (node("Split", [sizes(1), (2, 6)], [(2, 3), (2, 3)]), "move:copy:6, move:copy:6", 0),
+    (node("Unpack", [(2, 6)], [(6,), (6,)]), "move:copy:6, move:copy:6", 0),
     (node("ReverseV2", [(2, 3), sizes(1)], [(2, 3)]), "move:flip:2x3by1", 0),
     (node("Roll", [(2, 3), sizes(5), sizes(0)], [(2, 3)]), "move:roll:2x3by0", 0),
     (node("MatrixBandPart", [(4, 3), sizes(0), sizes(-1)], [(4, 3)]), "move:triu:4x3", 0),
@@ -1225,7 +1242,11 @@ LAYERLESS = [
         "no rule for ab->ba",
     ),
     (node("Erfc", [(2, 3)], [(2, 3)]), 6, "erfc has no layer"),
-    (node("Slice", [(2, 3), sizes(0, 0), sizes(1, 2)], [(1, 2)]), 0, "Slice has no layer"),
+    (
+        node("StridedSlice", [(2, 4), sizes(0, 0), sizes(0, 0), sizes(1, 2)], [(2, 2)]),
+        0,
+        "StridedSlice has no layer",
+    ),
     (node("GatherV2", [(2, 3), sizes(0), sizes(1)], [(2, 1)]), 0, "gathering has no layer"),
     (node("All", [(2, 3), sizes(1)], [(2,)]), 6, "all has no layer"),
     (onnx_node("Max", ROWS), 0, "a copy has no layer"),
@@ -1552,3 +1573,20 @@ def test_what_depends_on_an_unrecorded_argument_says_so(text, missing):
     found = meaning_of(aten(text))
     assert found.flops is None
     assert missing in found.flops_missing
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "moved"),
+    [
+        # 16 elements are 64 bytes, to whose multiples TensorFlow aligns tensors.
+        (node("Slice", [(4, 16), sizes(1, 0), sizes(2, 16)], [(2, 16)]), "view", 0),
+        (node("Slice", [(4, 15), sizes(1, 0), sizes(2, 15)], [(2, 15)]), "copy", 240),
+        (node("Slice", [(4, 16), sizes(0, 0), sizes(4, 8)], [(4, 8)]), "copy", 256),
+        (node("Unpack", [(2, 4, 4)], [(4, 4), (4, 4)]), "view", 0),
+        (node("Slice", [(4, 15), sizes(0, 0), sizes(4, 15)], [(4, 15)]), "view", 0),
+        (node("Slice", [(0, 16), sizes(0, 0), sizes(0, 8)], [(0, 8)]), "view", 0),
+    ],
+)
+def test_aligned_rows_of_a_tensor_are_views_in_tensorflow(call, kind, moved):
+    found = meaning_of(call)
+    assert (found.kind, found.bytes) == (kind, moved)

@@ -458,6 +458,38 @@ def _other_copy(call: _TensorFlowCall) -> Meaning:
     return moves.view() if not call.result.elements else moves.other_copy(what=call.node.op)
 
 
+#: Bytes to whose multiples TensorFlow aligns tensors.
+_ALIGNMENT: Final = 64
+
+
+def _parts(call: _TensorFlowCall, source: int = 0) -> Meaning:
+    """Copy parts of a source; whole rows of its first dimension are views if they are aligned.
+
+    The last of a strided slice's inputs are its steps.
+    """
+    shape, results = call[source].shape, [value for value in call.results if value.elements]
+    steps = call[3].numbers if call.node.operator == "StridedSlice" else ()
+    if not results:
+        return moves.view()
+    if steps is None or set(steps) - {1}:
+        return _other_copy(call)
+    row = shape[1:]
+    aligned = bool(row) and call[source].bytes // shape[0] % _ALIGNMENT == 0
+    whole = all(row == value.shape[len(value.shape) - len(row) :] for value in results)
+    if (aligned and whole) or all(shape == value.shape for value in results):
+        return moves.view()
+    copies = [moves.copy(value, range(len(value.shape)), value.bytes) for value in results]
+    return combine(copies)
+
+
+def _slice_gradient(call: _TensorFlowCall) -> Meaning:
+    """Inputs: shape, first and last places, steps, outer gradient."""
+    outer, steps = call[4], call[3].numbers
+    if not outer.elements or steps is None or set(steps) - {1}:
+        return _other_copy(call)
+    return moves.fill_and_copy(outer, call.result.shape, range(len(outer.shape)), outer.bytes)
+
+
 def _taken(call: _TensorFlowCall) -> Meaning:
     """Inputs: source, then repeats, pads or the dimensions; both limits of a band."""
     source, name, numbers = call[0], call.node.operator, call[1].numbers
@@ -532,10 +564,7 @@ _VIEWS: Final = (
     *("ReadVariableOp", "Reshape", "Shape", "ShapeN", "Size", "Squeeze", "StopGradient"),
     *("PreventGradient", "EnsureShape", "CheckNumerics"),
 )
-_COPIES: Final = (
-    *("DepthToSpace", "OneHot", "Pack", "Range", "Slice", "SpaceToDepth"),
-    *("Split", "SplitV", "StridedSlice", "StridedSliceGrad", "Unpack"),
-)
+_COPIES: Final = (*("DepthToSpace", "OneHot", "Range", "SpaceToDepth"),)
 _RANDOM: Final = (
     *("Multinomial", "RandomStandardNormal", "RandomUniform", "RandomUniformInt"),
     *("StatelessRandomGetKeyCounter", "StatelessRandomNormalV2", "StatelessRandomUniformV2"),
@@ -648,6 +677,10 @@ RULES: Final[Mapping[str, Callable[[_TensorFlowCall], Meaning]]] = {
     **dict.fromkeys(_COPIES, _other_copy),
     **dict.fromkeys(("Pad", "PadV2"), _pad),
     "Cast": _cast,
+    **dict.fromkeys(("Slice", "SplitV", "StridedSlice", "Unpack"), _parts),
+    "Split": lambda c: _parts(c, 1),
+    "StridedSliceGrad": _slice_gradient,
+    "Pack": lambda c: moves.concat(c.values, c.node.get("axis", 0), stacked=True),
     **dict.fromkeys(("Tile", "BroadcastTo", "MirrorPad", "ReverseV2", "Roll"), _taken),
     "MatrixBandPart": _taken,
     **dict.fromkeys(("Fill", "OnesLike", "ZerosLike"), lambda c: moves.fill(c.result)),
