@@ -227,8 +227,8 @@ class ListEntry:
                 sizes = {"layers": self._number("l"), "steps": self._number("t")}
                 sizes |= {"directions": 2 if both else 0}
                 variants = [{key: value for key, value in sizes.items() if value}]
-                if layer.op == "lstm":
-                    words = options.get("with-peephole", ("false",))
+                if layer.op == "lstm" and "with-peephole" in options:
+                    words = options["with-peephole"]
                     peepholes = dict.fromkeys(word in ("true", "1") for word in words)
                     variants = [{**variants[0], "peephole": given} for given in peepholes]
             elif layer.kind == "gemm" and "wtag" in options:

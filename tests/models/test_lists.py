@@ -121,6 +121,7 @@ def test_variants_of_an_lstm(tmp_path):
     problem = "lstm:l1t3mb2slc8dhc6dic4"
     assert [row.layer.problem for row in found] == [problem + "peephole1", problem]
     assert {row.changed for row in found} == {""}
+    assert find_layers([f"{problem}peephole1"])[0].problem == f"{problem}peephole1"
     (gru,) = listed(tmp_path, "--alg=VANILLA_GRU t3sic6", driver="rnn")
     assert gru.layer.problem == "vanilla-gru:l1t3mb1slc6dhc6"
     # Without another size, benchdnn has a projection to as many elements.
