@@ -33,7 +33,6 @@ _FLOPS: Final = {
     **dict.fromkeys(("prelu_backward", "softshrink", "nan_to_num"), 3),
     **dict.fromkeys(("addcdiv", "addcmul", "lerp", "reciprocal_backward"), 3),
     "rsqrt_backward": 4,
-    "glu": 5,
 }
 #: FLOPs per element of losses without a layer, including their sum.
 _LOSS_FLOPS: Final = {
@@ -45,8 +44,8 @@ _ACTIVATION_PREFIXES: Final = ("threshold", "leaky_relu", "prelu", "hardshrink",
 #: Elementwise ops of the table by the operators with the same operands.
 _OPS: Final = {
     **{name: name for name in ("abs", "neg", "square", "sqrt", "rsqrt", "exp", "log", "mul")},
-    **{name: name for name in ("div", "lerp", "glu", "erf", "log1p", "expm1", "sin", "cos")},
-    **{name: name for name in ("sign", "floor", "ceil", "rint")},
+    **{name: name for name in ("div", "lerp", "erf", "log1p", "expm1", "sin", "cos")},
+    **{name: name for name in ("sign", "floor", "ceil", "rint", "log2", "log10")},
     "sgn": "sign",
     "round": "rint",
     "maximum": "max",
@@ -120,6 +119,24 @@ def hard_tanh(images: Value, low: float, high: float, **options: Any) -> Meaning
         return activation("relu6", images.shape, floating=images.floating, **options)
     limits = {"low": float(low), "high": float(high)}
     return activation("hardtanh", images.shape, floating=images.floating, **limits, **options)
+
+
+@meaning_rule
+def gated(source: Value, axis: int, *, backward: bool = False) -> Iterator[Meaning | LayerPass]:
+    """Return the meaning of half of a tensor times the sigmoid of the other, or of its gradient.
+
+    Args:
+        source: both halves.
+        axis: dimension along which they are.
+        backward: whether the call computes the gradient.
+    """
+    outer, half = math.prod(source.shape[: axis % len(source.shape)]), source.elements // 2
+    layer, pass_ = merged_elementwise("glu", (half,), (half,)), "forward"
+    if backward:
+        layer, pass_ = build_layer("glu-rows", channels=outer, width=half // outer), "backward-data"
+    yield Meaning(kind="activation", flops=layer.flops(pass_) * source.floating)
+    require_floating(floating=source.floating)
+    yield LayerPass(layer, pass_)
 
 
 @meaning_rule

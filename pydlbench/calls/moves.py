@@ -3,11 +3,13 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 from pydlbench.calls.meaning import (
     LayerPass,
     Meaning,
     Value,
+    broadcast_shapes,
     bytes_of_type,
     least_bytes,
     meaning_rule,
@@ -56,10 +58,33 @@ def copy(
         reads: bytes read; None for all operands.
         why: why there is no layer; empty if there is a layer.
     """
-    yield Meaning(kind="copy", reads=reads)
+    yield Meaning(kind="copy", reads=reads, dtypes=_type_of_words(source))
     if why:
         raise UnsupportedError(why)
-    yield LayerPass(_copy_layer(source, axes))
+    yield LayerPass(_copy_layer(*_in_words(source, axes)))
+
+
+def _type_of_words(source: Value) -> tuple[str, ...]:
+    """Return the type as which whole or complex numbers are copied; none for others."""
+    words = not source.floating and bytes_of_type(source.dtype) in (4, 8)
+    return ("float32",) if words else ()
+
+
+def _in_words(source: Value, axes: Sequence[int]) -> tuple[Value, Sequence[int]]:
+    """Return a tensor of whole or complex numbers as one of words of four bytes, to be copied.
+
+    Raises:
+        UnsupportedError: its elements are not of four or eight bytes.
+    """
+    if source.floating:
+        return source, axes
+    require_floating(floating=bool(_type_of_words(source)))
+    if source.itemsize == 4:
+        return replace(source, dtype="float32"), axes
+    doubled = [2 * stride for stride in source.strides]
+    shape = (*source.shape, 2)
+    pairs = replace(source, dtype="float32", shape=shape, strides=(*doubled, 1))
+    return pairs, [*axes, len(source.shape)]
 
 
 @meaning_rule
@@ -131,9 +156,9 @@ def fill(result: Value) -> Meaning:
 
 @meaning_rule
 def _fill(result: Value) -> Iterator[Meaning | LayerPass]:
-    yield Meaning(kind="copy", reads=0, dtypes=(result.dtype,))
-    require_floating(floating=result.floating)
-    yield LayerPass(build_layer("move:fill", src=(result.elements,)))
+    yield Meaning(kind="copy", reads=0, dtypes=_type_of_words(result) or (result.dtype,))
+    flat, _ = _in_words(result.with_shape(result.elements), [0])
+    yield LayerPass(build_layer("move:fill", src=(flat.elements,)))
 
 
 @meaning_rule
@@ -185,9 +210,48 @@ def concat(
 # Gathers and scatters: of a table, only the indexed elements are read or written.
 
 
+def table_sizes(
+    table: Value,
+    indices: Sequence[Value],
+    axis: int | None,
+    *,
+    dimensions: int = 1,
+    each: bool = False,
+) -> dict[str, Any]:
+    """Return the sizes of a layer that gathers rows of tables.
+
+    Args:
+        table: tensor whose elements are read or written.
+        indices: tensors of indices into the table.
+        axis: index of the first dimension that is indexed; None if others are, too.
+        dimensions: number of dimensions that are indexed, by as many tensors.
+        each: whether there is an index for each element, and not for whole rows.
+
+    Raises:
+        UnsupportedError: there is no such layer.
+    """
+    if axis is None or not all(index.dtype.startswith("int") for index in indices):
+        raise no_layer("gathering by a mask, or other than along adjacent dimensions")
+    require_floating(floating=table.floating)
+    shape = table.shape or (1,)
+    axis %= len(shape)
+    behind = axis + dimensions
+    sizes = {"tables": math.prod(shape[:axis]), "width": math.prod(shape[behind:])}
+    sizes |= {"rows": math.prod(shape[axis:behind])}
+    if not each:
+        count = math.prod(broadcast_shapes([index.shape for index in indices]))
+        return {**sizes, "count": count}
+    (index,) = indices
+    if (*index.shape[:axis], *index.shape[behind:]) != (*shape[:axis], *shape[behind:]):
+        raise no_layer("gathering from a part of a table")
+    stored = index.stored_shape
+    own = {"index_tables": math.prod(stored[:axis]), "index_width": math.prod(stored[behind:])}
+    return {**sizes, **own, "count": index.shape[axis]}
+
+
 @meaning_rule
 def gather(
-    table: Value, indices: Sequence[Value], picked: int | None, *, rows: bool
+    table: Value, indices: Sequence[Value], picked: int | None, **places: Any
 ) -> Iterator[Meaning | LayerPass]:
     """Return the meaning of a gather, which reads at most the table.
 
@@ -196,22 +260,51 @@ def gather(
         indices: tensors of indices into the table.
         picked: bytes that are picked, the size of the result; None if unknown: of the table none
             are counted then.
-        rows: whether it gathers whole rows of the first dimension.
+        places: which rows or elements the indices pick, see :func:`table_sizes`.
     """
     note = "how many elements a mask picks is not recorded" if picked is None else None
     reads = bytes_copied(table, picked or 0) + least_bytes(indices)
     yield Meaning(kind="gather", reads=reads, writes=picked, note=note)
-    if len(indices) != 1 or not rows or not indices[0].dtype.startswith("int"):
-        raise UnsupportedError("gathering has no layer")
+    yield LayerPass(build_layer("gather:rows", **table_sizes(table, indices, **places)))
+
+
+@meaning_rule
+def bags(
+    table: Value, indices: Value, offsets: Value, writes: int | None, why: str
+) -> Iterator[Meaning | LayerPass]:
+    """Return the meaning of sums of rows of a table, as if all bags were of one length.
+
+    Args:
+        table: tensor whose rows are added up.
+        indices: indices of all bags, one after the other.
+        offsets: place of the first index of each bag.
+        writes: bytes of the results; None if unknown.
+        why: what about the call has no layer; empty if nothing.
+    """
+    rows, width, count = table.shape[0], math.prod(table.shape[1:]), indices.elements
+    reads = bytes_copied(table, count * width * table.itemsize) + least_bytes([indices, offsets])
+    sums = offsets.elements * width * table.itemsize
+    flops = count * width
+    yield Meaning(
+        kind="gather", flops=flops, reads=reads, writes=sums if writes is None else writes
+    )
+    if why or count % max(1, offsets.elements):
+        raise no_layer(why or "a sum over bags whose lengths differ")
     require_floating(floating=table.floating)
-    width = math.prod(table.shape[1:])
-    count = indices[0].elements
-    yield LayerPass(build_layer("gather:rows", rows=table.shape[0], width=width, count=count))
+    sizes: dict[str, Any] = {"rows": rows, "width": width, "count": count}
+    yield LayerPass(build_layer("gather:bags", **sizes, bags=offsets.elements))
 
 
+@meaning_rule
 def scatter(
-    table: Value | None, others: Sequence[Value], count: int, *, adds: bool, in_place: bool = False
-) -> Meaning:
+    table: Value | None,
+    others: Sequence[Value],
+    count: int,
+    *,
+    adds: bool,
+    in_place: bool = False,
+    **places: Any,
+) -> Iterator[Meaning | LayerPass]:
     """Return the meaning of a scatter; unless it is in place, it copies the table too.
 
     Args:
@@ -220,16 +313,25 @@ def scatter(
         count: number of elements written.
         adds: whether values are added.
         in_place: whether the table is overwritten.
+        places: to which rows or elements the indices refer, see :func:`table_sizes`.
     """
     scattered = bytes_copied(table, count * table.itemsize) if table else 0
     table_reads = scattered * adds if in_place else least_bytes([table] if table else [])
-    return Meaning(
+    yield Meaning(
         kind="gather",
         flops=count if adds else 0,
         reads=least_bytes(others) + table_reads,
         writes=scattered if in_place else None,
-        layers_missing="gathering has no layer",
     )
+    *indices, values = others
+    if table is None or not places:
+        raise no_layer("scattering of these")
+    sizes = table_sizes(table, indices, **places)
+    if values.elements != sizes["tables"] * sizes["count"] * sizes["width"]:
+        raise no_layer("scattering of a number, or of a part")
+    if not in_place:
+        yield LayerPass(_copy_layer(table, range(len(table.shape))))
+    yield LayerPass(build_layer(f"gather:{'add' if adds else 'put'}-rows-in-place", **sizes))
 
 
 @meaning_rule

@@ -231,3 +231,46 @@ def recurrent(
         **{"hidden": weights[1].shape[-1], **fields},
     )
     yield LayerPass(layer, "backward-data" if backward else "forward", training)
+
+
+@meaning_rule
+def distances(left: Value, right: Value, *, euclidean: bool) -> Iterator[Meaning | LayerPass]:
+    """Return the meaning of the distances of all rows of a matrix to all rows of another.
+
+    Args:
+        left: rows, perhaps in batches.
+        right: the other rows.
+        euclidean: whether distances are roots of sums of squares.
+    """
+    *batch, rows, width = left.shape
+    count = math.prod(batch)
+    flops = 3 * count * rows * width * right.shape[-2]
+    yield Meaning(kind="reduction", flops=flops)
+    if not euclidean or tuple(batch) != right.shape[:-2]:
+        raise no_layer("a distance other than the Euclidean, or of repeated rows")
+    others = (count, right.shape[-2], width)
+    yield LayerPass(build_layer("distance:euclidean", src=(count, rows, width), src2=others))
+
+
+@meaning_rule
+def transform(
+    name: str, numbers: int, shape: Sequence[int], dims: Sequence[int]
+) -> Iterator[Meaning | LayerPass]:
+    """Return the meaning of a Fourier transform.
+
+    Args:
+        name: ``real``, ``complex`` or ``inverse-real``.
+        numbers: real or complex numbers of a transform of all.
+        shape: shape of the tensor, of real numbers unless all are complex.
+        dims: dimensions along which it is transformed.
+    """
+    length = math.prod(shape[axis] for axis in dims)
+    per_number = 5.0 if name == "complex" else 2.5
+    flops = math.ceil(numbers * per_number * math.log2(max(1, length)))
+    yield Meaning(kind="other", flops=flops, dtypes=("float32",))
+    last = [*range(len(shape) - len(dims), len(shape))]
+    if sorted(axis % len(shape) for axis in dims) != last:
+        raise no_layer("a transform along other than the last dimensions")
+    outer = math.prod(shape[: last[0]])
+    src = (outer, *shape[last[0] :])
+    yield LayerPass(build_layer(f"fft:{name}", src=src, over=len(dims)))

@@ -20,6 +20,7 @@ from pydlbench.calls.meaning import (
 )
 from pydlbench.calls.windows import pooling_layer
 from pydlbench.errors import UnsupportedError
+from pydlbench.ops.op import Layer
 from pydlbench.ops.table import OPS, build_layer, image_layer
 from pydlbench.ops.tensors import merged_reduction
 
@@ -138,21 +139,43 @@ def along_rows(
         dtypes=(source.dtype,) if normalises else (),
     )
     require_floating(floating=source.floating)
-    sizes: dict[str, Any]
-    end = dim % max(1, len(source.shape)) + 1
-    inner = math.prod(source.shape[end:])
     if op == "layernorm" and not factors:
         width = math.prod(source.shape[len(source.shape) - dimensions :])
-        sizes = {"batch": source.elements // max(1, width), "channels": width, **parameters}
+        sizes: dict[str, Any] = {"batch": source.elements // max(1, width), "channels": width}
+        sizes |= parameters
         yield LayerPass(build_layer("groupnorm", **sizes, factors=False), pass_)
         return
     _require_factors(factors=factors)
+    yield LayerPass(_layer_along(op, source, dim, dimensions, **parameters), pass_)
+
+
+def _layer_along(op: str, source: Value, dim: int, dimensions: int = 1, **parameters: Any) -> Layer:
+    """Return the layer of an op along a dimension, the last one of a row."""
+    end = dim % max(1, len(source.shape)) + 1
+    inner = math.prod(source.shape[end:])
     if inner != 1:
         outer, along = math.prod(source.shape[: end - 1]), source.shape[end - 1]
-        sizes = {"batch": outer, "channels": along, "width": inner, **parameters}
-        yield LayerPass(build_layer(op, **sizes, axis=1), pass_)
-        return
-    yield LayerPass(row_layer(op, source.shape[:end], dimensions, **parameters), pass_)
+        return build_layer(op, batch=outer, channels=along, width=inner, axis=1, **parameters)
+    return row_layer(op, source.shape[:end], dimensions, **parameters)
+
+
+@meaning_rule
+def in_order(
+    op: str, source: Value, *, dim: int, **parameters: int
+) -> Iterator[Meaning | LayerPass]:
+    """Return the meaning of a choice of the largest elements, or of running extremes.
+
+    Args:
+        op: ``sort``, ``cummax`` or ``cummin``.
+        source: tensor whose elements are compared.
+        dim: dimension along which they are compared.
+        parameters: parameters of the op.
+    """
+    layer = _layer_along(op, source, dim, **parameters)
+    kind = "gather" if op == "sort" else "reduction"
+    yield Meaning(kind=kind, flops=layer.flops("forward") * source.floating)
+    require_floating(floating=source.floating)
+    yield LayerPass(layer)
 
 
 @meaning_rule

@@ -12,11 +12,11 @@ from pydlbench.errors import UnsupportedError
 from pydlbench.ops.axis import ceil_pad, extent, output_size, same_pads
 from pydlbench.ops.op import Layer
 from pydlbench.ops.table import build_layer, image_layer
-from pydlbench.ops.windows import flops_of_pixel, positions_read
+from pydlbench.ops.windows import TAPS, positions_read, resize_flops
 
 Pads = Sequence[tuple[int, int]]
 
-_OTHER_COORDINATES: Final = {"aligned": "aligned corners", "whole": "corners of pixels"}
+_MODES: Final = {taps: mode for mode, taps in TAPS.items()}
 
 
 def pair_pads(before: Sequence[int], after: Sequence[int] | None = None) -> Pads:
@@ -186,14 +186,76 @@ def adaptive_pooling(
     """
     planes, sizes = source[: -len(out)], source[-len(out) :]
     sides = list(zip(sizes, out, strict=True))
-    taps = [sum(-(-(at + 1) * i // o) - at * i // o for at in range(o)) for i, o in sides]
     once = backward and mode == "max"
-    yield Meaning(kind="pooling", flops=math.prod((*planes, *(out if once else taps))), reads=reads)
+    flops = math.prod(source[: -len(out)]) * (
+        math.prod(out) if once else resize_flops("area", 1, sides)
+    )
+    yield Meaning(kind="pooling", flops=flops, reads=reads)
     if any(i % o for i, o in sides):
-        raise no_layer("a pooling whose windows differ in size")
+        if mode == "max":
+            raise no_layer("a maximum over windows that differ in size")
+        *batch, channels = planes
+        sizes_of: dict[str, Any] = {"in_size": sizes, "out_size": out, "channels": channels}
+        layer = build_layer("resize:area", batch=math.prod(batch), **sizes_of)
+        yield LayerPass(layer, "backward-data" if backward else "forward")
+        return
     kernel = [i // o for i, o in sides]
     layer = pooling_layer(planes, in_size=sizes, kernel=kernel, stride=kernel, mode=mode)
     yield LayerPass(layer, "backward-data" if backward else "forward")
+
+
+@meaning_rule
+def unfold(
+    source: Sequence[int],
+    *,
+    pads: Pads,
+    backward: bool = False,
+    reads: int | None = None,
+    **window: Any,
+) -> Iterator[Meaning | LayerPass]:
+    """Return the meaning of a copy of all windows, or of their sum.
+
+    Args:
+        source: shape of the images, channels second.
+        pads: pads for each side.
+        backward: whether the call adds up windows.
+        reads: bytes read.
+        window: ``kernel``, ``stride`` and ``dilation`` for each side.
+    """
+    batch, channels, *sizes = source
+    before, after = zip(*pads, strict=True)
+    layer = build_layer(
+        "unfold",
+        batch=batch,
+        channels=channels,
+        in_size=sizes,
+        pad_before=before,
+        pad_after=after,
+        **window,
+    )
+    pass_ = "backward-data" if backward else "forward"
+    yield Meaning(kind="copy", flops=layer.flops(pass_), reads=reads)
+    yield LayerPass(layer, pass_)
+
+
+@meaning_rule
+def sample(
+    source: Sequence[int], grid: Sequence[int], *, linear: bool
+) -> Iterator[Meaning | LayerPass]:
+    """Return the meaning of sampling images at the places of a grid.
+
+    Args:
+        source: shape of the images, channels second.
+        grid: shape of the places: batch, height, width, two.
+        linear: whether each result is the sum of four pixels.
+    """
+    planes, out = source[:2], grid[1:-1]
+    yield Meaning(kind="resize", flops=7 * linear * math.prod((*planes, *out)))
+    if not linear or len(out) != 2:
+        raise no_layer("sampling other than that of four pixels")
+    batch, channels = planes
+    sizes: dict[str, Any] = {"in_size": source[2:], "out_size": out}
+    yield LayerPass(build_layer("grid-sample", batch=batch, channels=channels, **sizes))
 
 
 def pooling_layer(planes: Sequence[int], pads: Pads | None = None, **fields: Any) -> Layer:
@@ -233,11 +295,10 @@ def resize(
         backward: whether the call computes the gradient.
     """
     sides = list(zip(source[2:], out, strict=True))
-    flops = math.prod((*source[:2], *out)) * flops_of_pixel(taps, sides, backward=backward)
-    yield Meaning(kind="resize", flops=flops)
-    if taps > 2:
-        raise no_layer(f"a resampling of {taps} pixels of each side")
-    mode = "nearest" if taps == 1 else "linear"
+    mode = _MODES[taps] + "-aligned" * (coordinates == "aligned" and taps > 1)
+    yield Meaning(
+        kind="resize", flops=resize_flops(mode, math.prod(source[:2]), sides, backward=backward)
+    )
     for (size, to), factor in zip(sides, [*factors, *[None] * len(sides)], strict=False):
         _check_centres(mode, size, to, coordinates, factor)
     layer = build_layer(
@@ -253,13 +314,17 @@ def _check_centres(mode: str, size: int, out: int, coordinates: str, factor: flo
         UnsupportedError: the side does; the text has the mapping of the coordinates.
     """
     step = 1 / factor if factor else size / out
-    if coordinates == "aligned" or (coordinates, mode) == ("whole", "linear"):
+    if mode.endswith("-aligned"):
+        return
+    if mode != "nearest" and coordinates == "whole":
         if size != out:
-            corners = _OTHER_COORDINATES[coordinates]
-            raise UnsupportedError(f"resizing by {corners} has no layer, none in oneDNN")
+            raise no_layer("resizing by corners of pixels")
+    elif mode == "nearest" and coordinates == "aligned":
+        if size != out:
+            raise no_layer("the nearest pixel with aligned corners")
     elif coordinates == "whole":
         picked = [min(math.floor(to * step), size - 1) for to in range(out)]
-        if picked != [low for low, _, _ in positions_read("nearest", size, out)]:
+        if picked != [low for ((low, _),) in positions_read("nearest", size, out)]:
             raise UnsupportedError("other nearest pixels than those of centres have no layer")
     elif not math.isclose(step * out, size):
         raise UnsupportedError("resizing by a factor that is not that of its sizes has no layer")

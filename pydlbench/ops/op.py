@@ -206,6 +206,7 @@ class Pass:
         executed: FLOPs of a direct kernel, if they are fewer.
         touched: Elements of the tensors read that the result depends on, by role; all elements of
             roles that are missing.
+        written: Elements of overwritten tensors that are written, by role; all of missing ones.
     """
 
     reads: Sequence[str] | Callable[[Layer], Sequence[str]]
@@ -214,6 +215,7 @@ class Pass:
     flops: int | Callable[[Layer], int] = 0
     executed: Callable[[Layer], int] | None = None
     touched: Callable[[Layer], Mapping[str, int]] | None = None
+    written: Callable[[Layer], Mapping[str, int]] | None = None
 
     @property
     def per_element(self) -> int:
@@ -281,6 +283,7 @@ class Op:
         signs: Roles whose elements are 1 or -1, the first one -1: factors of many numbers, or of an
             overwritten tensor, which would otherwise become denormal after many executions.
             Verification then cannot tell a product from a quotient.
+        distinct: Whether no two indices of a table are equal.
         trained: Roles of trained tensors.
         no_gpu: Why the op has no native row on a GPU; empty if it may have one.
         windows: Whether windows slide over one to three sides; their number follows the kind.
@@ -319,6 +322,7 @@ class Op:
     exact: frozenset[str] = frozenset()
     positive: frozenset[str] = frozenset()
     signs: frozenset[str] = frozenset()
+    distinct: bool = False
     trained: tuple[str, ...] = ()
     no_gpu: str = ""
     windows: bool = False
@@ -616,11 +620,12 @@ class Layer:
         step = self.pass_of(pass_)
         elements = {role: math.prod(shape) for role, shape in self.shapes().items()}
         touched = elements | dict(step.touched(self) if step.touched is not None else {})
+        written = elements | dict(step.written(self) if step.written is not None else {})
         wide = self.entry.exact.union(INTEGERS)
         given = itemsize if isinstance(itemsize, Mapping) else dict.fromkeys(elements, itemsize)
         sizes = {**given, **dict.fromkeys(wide, _WORD_BYTES), MASK: 1}
         read = sum(touched[role] * sizes[role] for role in self.reads(pass_))
-        return math.ceil(read + sum(elements[role] * sizes[role] for role in self.writes(pass_)))
+        return math.ceil(read + sum(written[role] * sizes[role] for role in self.writes(pass_)))
 
     def reference(self, tensors: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
         """Return the forward pass in float64.

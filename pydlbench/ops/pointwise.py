@@ -350,7 +350,105 @@ def _turned(np: Any, layer: Layer, t: Any) -> Any:
     return t.src * t.cosines + turned * t.sines
 
 
+def _with_both_halves(layer: Layer, role: str) -> Shape:
+    *outer, width = image_shape(layer)
+    return (*outer, 2 * width) if role == "src" else (*outer, width)
+
+
+def _settle_sort(values: dict[str, Any]) -> None:
+    settle_width(values)
+    along = values[_SIZE_OF_AXIS[values["axis"]]]
+    if values["k"] == along:
+        values["k"] = 0
+    if values["k"] > along:
+        raise UsageError(f"k={values['k']}: more than there are; nearest: {along}")
+
+
+#: Fields of sizes by axis.
+_SIZE_OF_AXIS: Final = {1: "channels", 2: "height", 3: "width"}
+
+
+def _chosen(layer: Layer) -> int:
+    return int(layer.k or image_shape(layer)[layer.axis])
+
+
+def _in_order(layer: Layer, role: str) -> Shape:
+    sizes = list(image_shape(layer))
+    if role != "src":
+        sizes[layer.axis] = _chosen(layer)
+    return tuple(sizes)
+
+
+def _sort(np: Any, layer: Layer, t: Any) -> Any:
+    order = np.argsort(-t.src, layer.axis, kind="stable")
+    largest = np.take(order, range(_chosen(layer)), layer.axis)
+    return {"dst": np.take_along_axis(t.src, largest, layer.axis), "indices": largest}
+
+
+def _running(name: str) -> Op:
+    """Return the op of the largest or smallest element up to each one, with its index."""
+
+    def reference(np: Any, layer: Layer, t: Any) -> Any:
+        extreme = np.maximum if name == "cummax" else np.minimum
+        values = extreme.accumulate(t.src, layer.axis)
+        along = np.arange(t.src.shape[layer.axis])
+        along = along.reshape(-1, *(1,) * (3 - layer.axis))
+        # The last one of equal elements, as in PyTorch.
+        places = np.where(t.src == values, along, 0)
+        return {"dst": values, "indices": np.maximum.accumulate(places, layer.axis)}
+
+    return pointwise_op(
+        name,
+        {"forward": Pass(reads=("src",), writes=("dst", "indices"), flops=1)},
+        reference,
+        (_AXIS,),
+        dims=lambda layer, _: image_shape(layer),
+        form="rows",
+        no_gpu=NO_CUDA_KERNEL,
+    )
+
+
 _OTHERS: Final = (
+    # The first half of each row times the sigmoid of the second (Y. Dauphin et al., 2017). A
+    # sigmoid and a product; backward the sigmoid, a product for the first half, and a difference
+    # and three products for the second.
+    pointwise_op(
+        "glu-rows",
+        {
+            "forward": Pass(
+                reads=("src",), writes=("dst",), flops=lambda s: 5 * math.prod(image_shape(s))
+            ),
+            "backward-data": Pass(
+                reads=("src", "dst"), writes=("src",), flops=lambda s: 9 * math.prod(image_shape(s))
+            ),
+        },
+        lambda np, s, t: t.src[..., : s.width] * np.sigmoid(t.src[..., s.width :]),
+        dims=_with_both_halves,
+        form="rows",
+        no_gpu=NO_CUDA_KERNEL,
+    ),
+    # The ``k`` largest elements along an axis in descending order, by default all, and their
+    # indices. Sorting takes a comparison for each element and level of a tree of ``k`` leaves.
+    pointwise_op(
+        "sort",
+        {
+            "forward": Pass(
+                reads=("src",),
+                writes=("dst", "indices"),
+                flops=lambda s: (
+                    math.prod(image_shape(s)) * max(1, math.ceil(math.log2(_chosen(s))))
+                ),
+            )
+        },
+        _sort,
+        (_AXIS, Field(name="k", spelling="k", default=0, minimum=0)),
+        dims=_in_order,
+        settle=_settle_sort,
+        form="rows",
+        no_gpu=NO_CUDA_KERNEL,
+    ),
+    _running("cummax"),
+    _running("cummin"),
     pointwise_op(
         "bias",
         {

@@ -12,7 +12,7 @@ from pydlbench.ops.pointwise import POINTWISE_OPS
 from pydlbench.ops.products import ATTENTION, GEMM
 from pydlbench.ops.recurrent import RECURRENT_OPS
 from pydlbench.ops.tensors import TENSOR_OPS
-from pydlbench.ops.windows import CONV, DECONV, POOL, RESIZES
+from pydlbench.ops.windows import CONV, DECONV, GRID_SAMPLE, POOL, RESIZES, UNFOLD
 from pydlbench.words import BLOCK_SCALED_PRECISIONS, FP8_PRECISIONS, MIXED_TYPES
 
 #: All ops by key: the name, with the kind and a colon before it as in descriptors.
@@ -22,6 +22,7 @@ OPS: Final[Mapping[str, Op]] = MappingProxyType(
         for op in (
             *(CONV, DECONV, POOL, GEMM, ATTENTION),
             *(*RECURRENT_OPS, *POINTWISE_OPS, *TENSOR_OPS, *RESIZES),
+            *(UNFOLD, GRID_SAMPLE),
         )
     }
 )

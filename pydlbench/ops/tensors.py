@@ -8,9 +8,10 @@ the batch. A descriptor is the kind, the op and the shapes of the operands:
 import functools
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
-from pydlbench.errors import UsageError
+from pydlbench.errors import UnsupportedError, UsageError
 from pydlbench.ops.op import (
     MASK,
     NO_CUDA_KERNEL,
@@ -41,13 +42,17 @@ def _operands(minimum: int, maximum: int, *names: str) -> Operands:
 def _tensor_op(kind: str, name: str, reads: tuple[str, ...], **options: Any) -> Op:
     """Return an op with a forward pass from some roles to ``dst``, or to other ``writes``."""
     flops, writes = options.pop("flops", 0), options.pop("writes", ("dst",))
-    touched = options.pop("touched", None)
+    touched, written = options.pop("touched", None), options.pop("written", None)
     return Op(
         name=name,
         key=f"{kind}:{name}",
         kind=kind,
         prefix=f"{kind}:{name}:",
-        passes={"forward": Pass(reads=reads, writes=writes, flops=flops, touched=touched)},
+        passes={
+            "forward": Pass(
+                reads=reads, writes=writes, flops=flops, touched=touched, written=written
+            )
+        },
         batch=None,
         memory_bound=True,
         **options,
@@ -199,6 +204,13 @@ _ELEMENTWISE: Final = (
     _elementwise("log", 1, 1, lambda np, x: np.log(x), positive="src"),
     _elementwise("log1p", 1, 1, lambda np, x: np.log1p(x), positive="src", no_gpu=NO_CUDA_KERNEL),
     *(_function(name) for name in ("expm1", "erf", "sin", "cos", "sign", "floor", "ceil", "rint")),
+    *(
+        _elementwise(name, 1, 1, function, positive="src", no_gpu=NO_CUDA_KERNEL)
+        for name, function in (
+            ("log2", lambda np, x: np.log(x) * (1 / math.log(2))),
+            ("log10", lambda np, x: np.log(x) * (1 / math.log(10))),
+        )
+    ),
     _elementwise("power", 1, 1, lambda _, x, a: x**a, positive="src", numbered=True),
     _elementwise(
         "add",
@@ -610,69 +622,293 @@ def merged_move(shape: Sequence[int], strides: Sequence[int]) -> Layer:
 
 
 # -----------------------------------------------------------------------------
-# Rows of a table by uniformly random indices: ``dst[i] = src[indices[i]]`` is an embedding;
-# ``dst[indices[i]] += src[i]`` after ``dst = 0`` is the gradient of its table.
+# Rows of tables by uniformly random indices: ``dst[i] = src[indices[i]]`` is an embedding;
+# ``dst[indices[i]] += src[i]`` after ``dst = 0`` is the gradient of its table, and in place it adds
+# to an existing one. There may be several tables, with indices of their own or the same for all;
+# and an index for each element of a row. Distinct indices overwrite rows; bags are sums of rows.
 
 #: Maximum number of rows: inputs are float32 arrays, which represent all integers up to this one.
 _MAX_ROWS: Final = 2**24
 
 
 def _read_gather(op: Op, tensors: list[Sizes]) -> dict[str, Any]:
-    if list(map(len, tensors)) != [2, 1]:
-        raise UsageError(f"not ROWSxWIDTH:COUNT; nearest: {op.prefix}30522x768:128")
-    ((rows, _), (width, _)), ((count, _),) = tensors
-    return {"rows": rows, "width": width, "count": count}
+    table, index = ([size for size, _ in tensor] for tensor in tensors)
+    if op.name == "bags" and (len(table), len(index)) == (2, 2):
+        return {"rows": table[0], "width": table[1], "count": math.prod(index), "bags": index[0]}
+    several = op.name != "bags" and len(table) == 3 and len(index) in (2, 3)
+    if not several and (op.name == "bags" or (len(table), len(index)) != (2, 1)):
+        shown = "30522x768:128x4" if op.name == "bags" else "30522x768:128"
+        raise UsageError(f"not ROWSxWIDTH:COUNT; nearest: {op.prefix}{shown}")
+    tables, rows, width = table if several else (1, *table)
+    sets, count, each = [*index, 1][:3] if several else (1, *index, 1)
+    sizes = {"tables": tables, "rows": rows, "width": width, "count": count}
+    return {**sizes, "index_tables": sets, "index_width": each}
 
 
-def _gather(name: str, **options: Any) -> Op:
-    return _tensor_op(
+def _settle_gather(values: dict[str, Any]) -> None:
+    for name, most in (("index_tables", "tables"), ("index_width", "width")):
+        if values[name] not in (1, values[most]):
+            raise UsageError(f"{name}={values[name]}: neither 1 nor {most}; nearest: 1")
+
+
+def _settle_distinct(values: dict[str, Any]) -> None:
+    _settle_gather(values)
+    if values["count"] > values["rows"]:
+        rows = values["rows"]
+        raise UsageError(f"count={values['count']}: more indices than rows; nearest: {rows}")
+
+
+def _is_single(layer: Layer) -> bool:
+    """Whether there is one table, of which whole rows are taken."""
+    return bool(layer.tables == layer.index_width == 1)
+
+
+def _indices_shape(layer: Layer) -> Shape:
+    single = _is_single(layer)
+    return (layer.count,) if single else (layer.index_tables, layer.count, layer.index_width)
+
+
+def _rows_shape(layer: Layer, rows: int) -> Shape:
+    return (rows, layer.width) if _is_single(layer) else (layer.tables, rows, layer.width)
+
+
+def _write_gather(layer: Layer) -> list[Shape]:
+    index = _indices_shape(layer)
+    return [_rows_shape(layer, layer.rows), index[:2] if layer.index_width == 1 else index]
+
+
+def _native_gather(layer: Layer) -> dict[str, Any]:
+    if not _is_single(layer):
+        raise UnsupportedError("only whole rows of one table are gathered natively")
+    sizes = {name: getattr(layer, name) for name in ("rows", "width", "count")}
+    return {"op": layer.op, **sizes}
+
+
+def _read_once(layer: Layer) -> int:
+    """Return the elements of a table that indices pick, each of them at most once."""
+    return int(layer.tables * layer.width * min(layer.count, layer.rows))
+
+
+def _gather(name: str, *, scatters: bool, reads: tuple[str, ...] = (), **options: Any) -> Op:
+    """Return an op that gathers rows of a table, or scatters to them, perhaps in place."""
+    table, picked = ("dst", "src") if scatters else ("src", "dst")
+    op = _tensor_op(
         "gather",
         name,
-        ("src", "indices"),
+        (*reads, "src", "indices"),
         fields=(
+            Field(name="tables", default=1),
             Field(name="rows", maximum=_MAX_ROWS),
             Field(name="width"),
             Field(name="count"),
+            Field(name="index_tables", default=1),
+            Field(name="index_width", default=1),
         ),
-        operands=Operands(
-            minimum=2, maximum=2, read=_read_gather, write=lambda s: [(s.rows, s.width), (s.count,)]
-        ),
+        operands=Operands(minimum=2, maximum=2, read=_read_gather, write=_write_gather),
+        settle=options.pop("settle", _settle_gather),
+        native=_native_gather,
+        shapes=lambda s: {
+            table: _rows_shape(s, s.rows),
+            "indices": _indices_shape(s),
+            picked: _rows_shape(s, s.count),
+        },
+        no_gpu=NO_CUDA_KERNEL if reads else "",
         **options,
     )
+    if not reads:
+        return op
+    forward = replace(op.passes["forward"], updates=reads)
+    return replace(op, passes={"forward": forward})
+
+
+def _broadcast_indices(np: Any, layer: Layer, indices: Any) -> Any:
+    """Return an index for each element that is gathered or scattered."""
+    sets = indices.astype(int).reshape(layer.index_tables, -1, layer.index_width)
+    return np.broadcast_to(sets, (layer.tables, layer.count, layer.width))
+
+
+def _pick_rows(np: Any, layer: Layer, t: Any) -> Any:
+    if _is_single(layer):
+        return t.src[t.indices.astype(int)]
+    return np.take_along_axis(t.src, _broadcast_indices(np, layer, t.indices), 1)
 
 
 def _add_rows(np: Any, layer: Layer, t: Any) -> Any:
-    table = np.zeros((layer.rows, layer.width))
-    np.add.at(table, t.indices.astype(int), t.src)
-    return table
+    rows = _broadcast_indices(np, layer, t.indices)
+    tables = np.arange(layer.tables)[:, None, None] * layer.rows
+    places = (tables + rows) * layer.width + np.arange(layer.width)
+    shape = _rows_shape(layer, layer.rows)
+    sums = np.bincount(places.reshape(-1), t.src.reshape(-1), math.prod(shape))
+    return sums.reshape(shape)
+
+
+def _put_rows(np: Any, layer: Layer, t: Any) -> Any:
+    tables = t.dst.reshape(layer.tables, layer.rows, layer.width).copy()
+    rows = _broadcast_indices(np, layer, t.indices)
+    np.put_along_axis(tables, rows, t.src.reshape(rows.shape), 1)
+    return {"dst": tables.reshape(t.dst.shape)}
 
 
 _GATHERS: Final = (
     _gather(
         "rows",
-        shapes=lambda s: {
-            "src": (s.rows, s.width),
-            "indices": (s.count,),
-            "dst": (s.count, s.width),
-        },
-        # At most one row per index is read.
-        touched=lambda s: {"src": min(s.count, s.rows) * s.width},
-        reference=lambda _np, _s, t: t.src[t.indices.astype(int)],
+        scatters=False,
+        touched=lambda s: {"src": _read_once(s)},
+        reference=_pick_rows,
     ),
     _gather(
         "add-rows",
-        shapes=lambda s: {
-            "src": (s.count, s.width),
-            "indices": (s.count,),
-            "dst": (s.rows, s.width),
-        },
-        flops=lambda s: s.count * s.width,
+        scatters=True,
+        flops=lambda s: s.tables * s.count * s.width,
         reference=_add_rows,
     ),
+    _gather(
+        "add-rows-in-place",
+        scatters=True,
+        reads=("dst",),
+        flops=lambda s: s.tables * s.count * s.width,
+        touched=lambda s: {"dst": _read_once(s)},
+        written=lambda s: {"dst": _read_once(s)},
+        reference=lambda np, s, t: {"dst": t.dst + _add_rows(np, s, t)},
+    ),
+    _gather(
+        "put-rows-in-place",
+        scatters=True,
+        reads=("dst",),
+        touched=lambda _: {"dst": 0},
+        written=lambda s: {"dst": _read_once(s)},
+        settle=_settle_distinct,
+        distinct=True,
+        reference=_put_rows,
+    ),
+    _tensor_op(
+        "gather",
+        "bags",
+        ("src", "indices"),
+        fields=(
+            Field(name="rows", maximum=_MAX_ROWS),
+            Field(name="width"),
+            Field(name="bags"),
+            Field(name="count"),
+        ),
+        operands=Operands(
+            minimum=2,
+            maximum=2,
+            read=_read_gather,
+            write=lambda s: [(s.rows, s.width), (s.bags, s.count // s.bags)],
+        ),
+        shapes=lambda s: {
+            "src": (s.rows, s.width),
+            "indices": (s.bags, s.count // s.bags),
+            "dst": (s.bags, s.width),
+        },
+        flops=lambda s: s.count * s.width,
+        touched=lambda s: {"src": min(s.count, s.rows) * s.width},
+        reference=lambda _np, _s, t: t.src[t.indices.astype(int)].sum(1),
+        no_gpu=NO_CUDA_KERNEL,
+    ),
+)
+
+# -----------------------------------------------------------------------------
+# Fourier transforms over the last dimensions, of which there are ``over``. A complex number is a
+# pair of numbers. Of real numbers one half of the result is computed, along the last dimension; a
+# transform to real numbers, divided by their number, reads such a half.
+
+
+def _settle_fft(values: dict[str, Any]) -> None:
+    if not 1 <= values["over"] <= len(values["src"]):
+        raise UsageError(f"over={values['sides']}: not dimensions of the shape; nearest: 1")
+
+
+def _half(shape: Shape) -> Shape:
+    return (*shape[:-1], shape[-1] // 2 + 1, 2)
+
+
+def _fft(name: str, reals: tuple[str, ...], reference: Callable[[Any, Any, Any], Any]) -> Op:
+    """Return the op of a transform, of which some of the tensors have real numbers."""
+
+    def shapes(layer: Layer) -> dict[str, Shape]:
+        pairs = (*layer.src, 2) if name == "complex" else _half(layer.src)
+        return {role: layer.src if role in reals else pairs for role in ("src", "dst")}
+
+    def flops(layer: Layer) -> int:
+        # 5 n log2(n) as in FFTW's benchmarks, half of them for real numbers.
+        length = math.prod(layer.src[-layer.over :])
+        per_number = 2.5 if reals else 5
+        numbers = int(math.prod(layer.src))
+        return math.ceil(numbers * per_number * math.log2(length))
+
+    return _tensor_op(
+        "fft",
+        name,
+        ("src",),
+        fields=(
+            Field(name="src", type="shape"),
+            Field(name="over", spelling="by", default=1, maximum=3),
+        ),
+        operands=_operands(1, 1, "src"),
+        settle=_settle_fft,
+        shapes=shapes,
+        flops=flops,
+        reference=lambda np, s, t: reference(
+            np.fft, _numbers_of_pairs(t.src) if name != "real" else t.src, s
+        ),
+        no_gpu=NO_CUDA_KERNEL,
+    )
+
+
+def _numbers_of_pairs(pairs: Any) -> Any:
+    return pairs[..., 0] + 1j * pairs[..., 1]
+
+
+def _pairs_of_numbers(numbers: Any) -> Any:
+    return numbers.view(float).reshape(*numbers.shape, 2)
+
+
+def _sides(layer: Layer) -> tuple[list[int], range]:
+    """Return sizes and places of the dimensions that are transformed."""
+    return list(layer.src[-layer.over :]), range(-layer.over, 0)
+
+
+_TRANSFORMS: Final = (
+    _fft("real", ("src",), lambda fft, x, s: _pairs_of_numbers(fft.rfftn(x, *_sides(s)))),
+    _fft("complex", (), lambda fft, x, s: _pairs_of_numbers(fft.fftn(x, *_sides(s)))),
+    _fft("inverse-real", ("dst",), lambda fft, x, s: fft.irfftn(x, *_sides(s))),
+)
+
+# -----------------------------------------------------------------------------
+# Distances of all rows of one matrix to all of another, in batches.
+
+
+def _settle_distance(values: dict[str, Any]) -> None:
+    src, src2 = values["src"], values["src2"]
+    if len(src) != 3 or len(src2) != 3 or (src[0], src[2]) != (src2[0], src2[2]):
+        raise UsageError(f"src2={src2}: not rows like those of {src}; nearest: 4x512x3:4x256x3")
+
+
+_DISTANCE: Final = _tensor_op(
+    "distance",
+    "euclidean",
+    ("src", "src2"),
+    fields=(Field(name="src", type="shape"), Field(name="src2", type="shape")),
+    operands=_operands(2, 2, "src", "src2"),
+    settle=_settle_distance,
+    shapes=lambda s: {
+        "src": s.src,
+        "src2": s.src2,
+        "dst": (*s.src[:2], s.src2[1]),
+    },
+    # A difference, its square, the sum.
+    flops=lambda s: 3 * math.prod(s.src) * s.src2[1],
+    reference=lambda np, _, t: np.sqrt(np.square(t.src[:, :, None] - t.src2[:, None]).sum(-1)),
+    no_gpu=NO_CUDA_KERNEL,
 )
 
 _OVERWRITING: Final = [
     op for op in _ELEMENTWISE if op.passes["forward"].writes == ("dst",) and not op.exact
 ]
 
-TENSOR_OPS: Final = (*_ELEMENTWISE, *map(_in_place, _OVERWRITING), *_REDUCTIONS, *_MOVES, *_GATHERS)
+TENSOR_OPS: Final = (
+    *(*_ELEMENTWISE, *map(_in_place, _OVERWRITING), *_REDUCTIONS, *_MOVES, *_GATHERS),
+    *(*_TRANSFORMS, _DISTANCE),
+)

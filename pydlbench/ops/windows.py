@@ -13,13 +13,13 @@ Trailing pads whose last positions no output reads are replaced by the pads that
 import functools
 import itertools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 from pydlbench.errors import UsageError
 from pydlbench.ops.axis import Axis, derived_pad, extent, output_size, trailing_pad
-from pydlbench.ops.op import SIDES, Field, Layer, Op, Pass, Shapes
+from pydlbench.ops.op import NO_CUDA_KERNEL, SIDES, Field, Layer, Op, Pass, Shapes
 
 _MAX_CUT: Final = 2**63
 _GROUPS: Final = Field(name="groups", spelling="g", default=1)
@@ -480,7 +480,54 @@ POOL: Final = Op(
 
 
 # -----------------------------------------------------------------------------
-# Resizing of images: nearest and linear resampling.
+# The elements of each window as a column (``im2col``); the gradient adds up the windows (``fold``).
+
+
+def _unfold(np: Any, layer: Layer, t: Any) -> Any:
+    images = np.pad(t.src, _pads(layer))
+    taps = itertools.product(*map(range, layer.kernel))
+    columns = [_windows_of(layer, images, tap) for tap in taps]
+    shape = layer.batch, layer.channels, 1, math.prod(layer.out_size)
+    columns = [column.reshape(shape) for column in columns]
+    return np.concatenate(columns, 2).reshape(layer.shapes()["dst"])
+
+
+UNFOLD: Final = replace(
+    POOL,
+    name="unfold",
+    key="unfold",
+    kind="unfold",
+    prefix="unfold:",
+    written_prefix=lambda _: "unfold:",
+    fields=POOL.fields[:-2],
+    settle=_settle,
+    shapes=lambda s: {
+        "src": (s.batch, s.channels, *s.in_size),
+        "dst": (s.batch, s.channels * math.prod(s.kernel), math.prod(s.out_size)),
+    },
+    passes={
+        "forward": replace(POOL.passes["forward"], flops=0, executed=None),
+        "backward-data": replace(POOL.passes["backward-data"], reads=("dst",), touched=None),
+    },
+    reference=_unfold,
+    attributes={"axes": axes},
+    memory_bound=True,
+    no_gpu=NO_CUDA_KERNEL,
+)
+
+
+# -----------------------------------------------------------------------------
+# Resizing of images: each pixel is a sum of some pixels along each side, with weights that add up
+# to one. ``nearest``, ``linear`` and ``cubic`` map the centres of pixels to each other, those with
+# ``-aligned`` the outermost centres; ``area`` averages adaptive windows, from ``floor(i in / out)``
+# to ``ceil((i+1) in / out)``.
+
+#: The parameter of cubic convolution (R. Keys, 1981), as in OpenCV and PyTorch.
+_CUBIC: Final = -0.75
+_ALIGNED: Final = "-aligned"
+#: Pixels along a side in the weighted sum of a pixel, by mode without ``-aligned``.
+TAPS: Final = {"nearest": 1, "linear": 2, "cubic": 4}
+RESIZE_MODES: Final = ("nearest", "linear", "linear-aligned", "cubic", "cubic-aligned", "area")
 
 
 def flops_of_pixel(per_side: int, sides: Iterable[tuple[int, int]], *, backward: bool) -> int:
@@ -496,39 +543,60 @@ def flops_of_pixel(per_side: int, sides: Iterable[tuple[int, int]], *, backward:
     return 2 * math.prod(per_side if size != out else 1 for size, out in sides) - (not backward)
 
 
+def adaptive_windows(size: int, out: int) -> list[range]:
+    """Return the positions that each position of the result is the average or maximum of."""
+    return [range(at * size // out, -(-(at + 1) * size // out)) for at in range(out)]
+
+
 def _touched(mode: str, size: int, out: int) -> int:
     """Return the number of positions of a side that the result depends on."""
-    if mode == "nearest" or size <= 2 * out:
+    if mode == "nearest" or (mode == "linear" and size <= 2 * out):
         return min(size, out) if mode == "nearest" else size
-    # Two positions per pixel of the result, or one if its centre is the centre of a source pixel.
-    common = math.gcd(size, out)
-    centred = common if size // common % 2 and out // common % 2 else 0
-    return 2 * out - centred
+    if mode == "linear":
+        # Two positions per pixel of the result, or one if its centre is the centre of a source
+        # pixel.
+        common = math.gcd(size, out)
+        centred = common if size // common % 2 and out // common % 2 else 0
+        return 2 * out - centred
+    read = positions_read(mode, size, out)
+    return len({at for positions in read for at, weight in positions if weight})
 
 
-def positions_read(mode: str, size: int, out: int) -> list[tuple[int, int, float]]:
-    """Return two positions of the source and the weight of the second, per position of the result.
-
-    If only one position is read, it is given twice, with weight zero.
+def positions_read(mode: str, size: int, out: int) -> list[list[tuple[int, float]]]:
+    """Return the positions of the source and their weights, per position of the result.
 
     Args:
-        mode: Kind of resampling: ``nearest`` or ``linear``.
+        mode: Kind of resampling, one of :data:`RESIZE_MODES`.
         size: Size of the source.
         out: Size of the result.
     """
     if mode == "nearest":
-        nearest = ((2 * to + 1) * size // (2 * out) for to in range(out))
-        return [(at, at, 0.0) for at in nearest]
+        return [[((2 * to + 1) * size // (2 * out), 1.0)] for to in range(out)]
+    if mode == "area":
+        return [[(at, 1 / len(window)) for at in window] for window in adaptive_windows(size, out)]
     positions = []
     for to in range(out):
-        # Exact: whole pixels, and a fraction in units of 1 / (2 out).
-        low, part = divmod((2 * to + 1) * size - out, 2 * out)
-        if 0 <= low < size - 1 and part:
-            positions.append((low, low + 1, part / (2 * out)))
+        # Exact: whole pixels, and a fraction of a pixel.
+        if mode.endswith(_ALIGNED):
+            unit = max(1, out - 1)
+            low, part = divmod(to * (size - 1) * (out > 1), unit)
         else:
-            at = min(max(low, 0), size - 1)
-            positions.append((at, at, 0.0))
+            unit = 2 * out
+            low, part = divmod((2 * to + 1) * size - out, unit)
+        t = part / unit
+        weights = _cubic_weights(t) if mode.startswith("cubic") else [1 - t, t]
+        first = low + 1 - len(weights) // 2
+        places = [min(max(at, 0), size - 1) for at in range(first, first + len(weights))]
+        positions.append(list(zip(places, weights, strict=True)))
     return positions
+
+
+def _cubic_weights(t: float) -> list[float]:
+    """Return the weights of four pixels for a position ``t`` behind the second one."""
+    a = _CUBIC
+    outer = [((a * d - 5 * a) * d + 8 * a) * d - 4 * a for d in (1 + t, 2 - t)]
+    inner = [((a + 2) * d - (a + 3)) * d * d + 1 for d in (t, 1 - t)]
+    return [outer[0], *inner, outer[1]]
 
 
 def side_sizes(layer: Layer) -> list[tuple[int, int]]:
@@ -539,19 +607,31 @@ def side_sizes(layer: Layer) -> list[tuple[int, int]]:
 def _resample(np: Any, layer: Layer, t: Any) -> Any:
     values = t.src
     for axis, (size, out) in enumerate(side_sizes(layer), 2):
-        low, high, weight = map(np.array, zip(*positions_read(layer.op, size, out), strict=True))
-        weight = weight.reshape(-1, *(1,) * (values.ndim - axis - 1))
-        first, second = np.take(values, low, axis), np.take(values, high, axis)
-        values = first * (1 - weight) + second * weight
+        read = positions_read(layer.op, size, out)
+        total = 0.0
+        for tap in range(max(map(len, read))):
+            pairs = ((*taps, (0, 0.0))[min(tap, len(taps))] for taps in read)
+            at, weights = zip(*pairs, strict=True)
+            along = np.array(weights).reshape(-1, *(1,) * (values.ndim - axis - 1))
+            total = total + np.take(values, at, axis) * along
+        values = total
     return values
+
+
+def resize_flops(
+    mode: str, planes: int, sides: Sequence[tuple[int, int]], *, backward: bool = False
+) -> int:
+    """Return the FLOPs of resizing ``planes`` images; an average takes one for each element."""
+    if mode == "area":
+        return planes * math.prod(sum(map(len, adaptive_windows(*side))) for side in sides)
+    per_pixel = flops_of_pixel(TAPS[mode.removesuffix(_ALIGNED)], sides, backward=backward)
+    return planes * math.prod(out for _, out in sides) * per_pixel
 
 
 def _resize(mode: str) -> Op:
     def flops(layer: Layer, *, backward: bool) -> int:
-        per_side = 1 if mode == "nearest" else 2
-        return math.prod(layer.shapes()["dst"]) * flops_of_pixel(
-            per_side, side_sizes(layer), backward=backward
-        )
+        planes = layer.batch * int(layer.channels)
+        return resize_flops(mode, planes, side_sizes(layer), backward=backward)
 
     return Op(
         name=mode,
@@ -591,7 +671,67 @@ def _resize(mode: str) -> Op:
         native=lambda s: {"mode": mode, **s.fields},
         attributes={"mode": lambda _: mode},
         memory_bound=True,
+        no_gpu="" if mode in ("nearest", "linear") else NO_CUDA_KERNEL,
     )
 
 
-RESIZES: Final = tuple(map(_resize, ("nearest", "linear")))
+RESIZES: Final = tuple(map(_resize, RESIZE_MODES))
+
+
+# -----------------------------------------------------------------------------
+# Images at given places: ``grid`` has a column and a row for each pixel of the result, from -1 at
+# the left and upper border to 1 at the others (M. Jaderberg et al., Spatial Transformer Networks,
+# 2015). A pixel is the weighted sum of the four around its place; outside the images there are
+# zeros.
+
+
+def _sample(np: Any, layer: Layer, t: Any) -> Any:
+    height, width = layer.in_size
+    images = []
+    for image, grid in zip(t.src, t.grid, strict=True):
+        sides = []
+        for axis, size in ((1, height), (0, width)):
+            at = ((grid[..., axis] + 1) * size - 1) * 0.5
+            low = np.floor(at)
+            first = getattr(low, "value", low).astype(int)
+            part = at - low
+            sides.append([(first, 1 - part), (first + 1, part)])
+        total = 0.0
+        for (row, down), (column, across) in itertools.product(*sides):
+            inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
+            taken = image[:, row.clip(0, height - 1), column.clip(0, width - 1)]
+            total = total + taken * inside * (down * across)
+        images.append(total)
+    return np.stack(images)
+
+
+def _settle_two_sides(values: dict[str, Any]) -> None:
+    if len(values["in_size"]) != 2:
+        raise UsageError(f"in_size={values['in_size']}: not two sides; nearest: ih8iw8oh4ow4")
+
+
+GRID_SAMPLE: Final = Op(
+    name="grid-sample",
+    key="grid-sample",
+    kind="grid-sample",
+    prefix="grid-sample:",
+    fields=RESIZES[0].fields,
+    output="out_size",
+    sizes_first=True,
+    convert=expand_sides,
+    settle=_settle_two_sides,
+    shapes=lambda s: {
+        "src": (s.batch, s.channels, *s.in_size),
+        "grid": (s.batch, *s.out_size, 2),
+        "dst": (s.batch, s.channels, *s.out_size),
+    },
+    passes={
+        # Four products and their sum.
+        "forward": Pass(
+            reads=("src", "grid"), writes=("dst",), flops=lambda s: 7 * math.prod(s.shapes()["dst"])
+        ),
+    },
+    reference=_sample,
+    memory_bound=True,
+    no_gpu=NO_CUDA_KERNEL,
+)

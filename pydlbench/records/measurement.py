@@ -627,7 +627,7 @@ class Measurement(
         None for all others. Rates, percentages of peaks and the compute roof count the direct
         kernel's FLOPs: for such a kernel they tell its speed, not the utilisation of the units.
         """
-        return fewer_flops(self.algorithm, *self.notes)
+        return None if self.kind == "fft" else fewer_flops(self.algorithm, *self.notes)
 
     @property
     def of_bandwidth(

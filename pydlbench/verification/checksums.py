@@ -322,20 +322,24 @@ def resize_axes(layer: Layer, pass_: str) -> tuple[tuple[TapAxis, ...], float]:
     own size; the tolerance has ten units for sums of four terms.
     """
     axes = [_resize_axis(layer.mode, *side, pass_) for side in side_sizes(layer)]
-    rounded = [size for size, out in side_sizes(layer) if not _is_binary(size, out)]
-    return tuple(axes), sum(rounded) / 4 if layer.mode == "linear" else 0.0
+    if not layer.mode.startswith(("linear", "cubic")):
+        return tuple(axes), 0.0
+    ends = int(layer.mode.endswith("-aligned"))
+    rounded = [size for size, out in side_sizes(layer) if not _is_binary(size - ends, out - ends)]
+    return tuple(axes), sum(rounded) / 4
 
 
 def _is_binary(size: int, out: int) -> bool:
     """Whether float32 represents the positions of centres exactly."""
-    parts = out // math.gcd(size, out)
+    parts = out // max(1, math.gcd(size, out))
     return parts & (parts - 1) == 0
 
 
 def _resize_axis(mode: str, size: int, out: int, pass_: str) -> TapAxis:
-    table = np.array(positions_read(mode, size, out))
-    source, second = table[:, :2].astype(np.intp), table[:, 2]
-    factor = np.stack([1 - second, second], axis=1)
+    read = positions_read(mode, size, out)
+    most = max(map(len, read))
+    table = np.array([taps + [(0, 0.0)] * (most - len(taps)) for taps in read])
+    source, factor = table[..., 0].astype(np.intp), table[..., 1]
     if pass_ == "forward":
         return TapAxis(source=source, factor=factor, source_size=size)
     # Invert the table: list the outputs that each position contributes to.
@@ -345,13 +349,13 @@ def _resize_axis(mode: str, size: int, out: int, pass_: str) -> TapAxis:
     counts = np.bincount(places, minlength=size)
     # Index of each entry among the entries of the same position.
     rank = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
-    read, weights = (
+    inverse, weights = (
         np.zeros((size, int(counts.max())), np.intp),
         np.zeros((size, int(counts.max()))),
     )
-    read[places[order], rank] = outputs[order]
+    inverse[places[order], rank] = outputs[order]
     weights[places[order], rank] = factor[outputs, tap][order]
-    return TapAxis(source=read, factor=weights, source_size=out)
+    return TapAxis(source=inverse, factor=weights, source_size=out)
 
 
 # -----------------------------------------------------------------------------

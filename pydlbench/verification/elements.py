@@ -8,6 +8,7 @@ Copies, maxima, reductions and gathers have checks of their own, and so has atte
 checked some rows of its scores at a time.
 """
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -162,6 +163,7 @@ _COLUMNS: Final = (1,)
 #: Axes that are not cut, by op: a result depends on all their elements.
 _UNCUT_AXES: Final[Mapping[str, tuple[int, ...]]] = {
     **dict.fromkeys(("layernorm", "rmsnorm", "add-rmsnorm", "rope"), _ROWS),
+    "glu-rows": (3,),
     "groupnorm": (1, 2, 3),
     **dict.fromkeys(("lrn", "softmax-xent", "nll", "concat"), _COLUMNS),
 }
@@ -469,12 +471,97 @@ def check_exact(layer: Layer, run: KernelRun) -> dict[str, ElementComparison]:
             here = slice(None) if layer.entry.batch is None else slice(image, image + 1)
             inputs = {name: array[here] for name, array in run.inputs.items()}
             value = single.entry.reference(np, single, SimpleNamespace(**inputs))
+            value = value[role] if isinstance(value, dict) else value
             for first, *rest in pieces(value):
                 place = first if layer.entry.batch is None else here
                 cut = place, *rest
                 yield Piece(
                     role=role, cut=cut, value=value[(first, *rest)], size=_NO_ERROR, terms=EXACT
                 )
+
+    return compare(layer, run, expected())
+
+
+def check_order(layer: Layer, run: KernelRun) -> dict[str, ElementComparison]:
+    """Compare sorted elements or running extremes; of equal elements any index may be chosen."""
+    (source,) = run.inputs.values()
+    axis = layer.axis
+
+    def expected() -> Iterator[Piece]:
+        t = SimpleNamespace(src=source)
+        right = layer.entry.reference(np, layer, t)
+        if "indices" in run.results:
+            given = run.results["indices"]
+            places = np.clip(np.nan_to_num(given), 0, source.shape[axis] - 1).astype(np.intp)
+            valid = np.take_along_axis(source, places, axis) == right["dst"]
+            if layer.op == "sort":
+                ordered = np.sort(places, axis)
+                repeated = np.diff(ordered, axis=axis) == 0
+                valid &= ~repeated.any(axis, keepdims=True)
+            else:
+                along = np.arange(source.shape[axis]).reshape(-1, *(1,) * (3 - axis))
+                valid &= places <= along
+            right["indices"] = np.where(valid & (places == given), places, right["indices"])
+        for role in run.results:
+            value = right[role].astype(np.float64)
+            whole = (slice(None),) * value.ndim
+            yield Piece(role=role, cut=whole, value=value, size=_NO_ERROR, terms=EXACT)
+
+    return compare(layer, run, expected())
+
+
+def check_windows(layer: Layer, run: KernelRun) -> dict[str, ElementComparison]:
+    """Compare copies of windows, their sums, or sampled images, one image at a time."""
+    if (layer.op, run.pass_) == ("unfold", "forward"):
+        return check_exact(layer, run)
+    (role,) = run.results
+    single = layer.with_batch(1)
+
+    def expected() -> Iterator[Piece]:
+        for image in range(layer.batch):
+            here = slice(image, image + 1)
+            t = SimpleNamespace(**{name: Rounded(x[here]) for name, x in run.inputs.items()})
+            if run.pass_ == "forward":
+                numbers = forward(single, t)[role]
+            else:
+                t.src = Rounded(np.zeros(single.shapes()["src"]))
+                numbers = gradient(single, t)[role]
+            yield make_piece(role, (here, *(slice(None),) * (numbers.value.ndim - 1)), numbers)
+
+    return compare(layer, run, expected())
+
+
+def check_transform(layer: Layer, run: KernelRun) -> dict[str, ElementComparison]:
+    """Compare a Fourier transform; errors grow with the logarithm of its length."""
+    value = layer.reference(run.inputs)["dst"]
+    squares = np.square(run.inputs["src"], dtype=np.float64)
+    squares = squares if layer.op == "real" else squares.sum(-1)  # of pairs
+    axes = tuple(range(-layer.over, 0))
+    size = np.sqrt(squares.sum(axes, keepdims=True))
+    length = math.prod(layer.src[-layer.over :])
+    # The inverse reads half of its terms.
+    size = 2 * size / length if layer.op == "inverse-real" else size[..., None]
+    whole = (slice(None),) * value.ndim
+    terms = max(1, math.ceil(math.log2(length)))
+    size = np.broadcast_to(size, value.shape)
+    return compare(layer, run, [Piece(role="dst", cut=whole, value=value, size=size, terms=terms)])
+
+
+def check_distance(layer: Layer, run: KernelRun) -> dict[str, ElementComparison]:
+    """Compare distances; kernels may subtract products from squares, and then take the root."""
+    batch, rows, width = layer.src
+    step = max(1, _PIECE_ELEMENTS // (layer.src2[1] * width))
+    energies = [np.square(run.inputs[role], dtype=np.float64).sum(-1) for role in ("src", "src2")]
+
+    def expected() -> Iterator[Piece]:
+        for image, first in itertools.product(range(batch), range(0, rows, step)):
+            here, part = slice(image, image + 1), slice(first, first + step)
+            given = {"src": run.inputs["src"][here, part], "src2": run.inputs["src2"][here]}
+            value = layer.reference(given)["dst"]
+            energy = energies[0][here, part, None] + energies[1][here, None]
+            size = energy / np.maximum(value, _TINY)
+            cut = (here, part, slice(None))
+            yield Piece(role="dst", cut=cut, value=value, size=size, terms=width + TRANSCENDENTAL)
 
     return compare(layer, run, expected())
 
@@ -544,23 +631,29 @@ def _extremes(layer: Layer, run: KernelRun) -> Iterator[Piece]:
 
 
 def check_gather(layer: Layer, run: KernelRun) -> dict[str, ElementComparison]:
-    """Compare all rows: gathered rows are exact, scattered ones are sums."""
-    if layer.op == "rows":
+    """Compare all rows: copied rows are exact, others are sums."""
+    if layer.op in ("rows", "put-rows-in-place"):
         return check_exact(layer, run)
-    source, indices = run.inputs["src"], run.inputs["indices"]
-    terms = int(np.bincount(indices.astype(np.intp)).max())
+    whole = {role: array for role, array in run.inputs.items() if role != "indices"}
+    indices = run.inputs["indices"]
+    own = indices.shape[-1] if indices.ndim == 3 else 1  # an index for each column
 
     def expected() -> Iterator[Piece]:
         for first in range(0, layer.width, _GATHERED_COLUMNS):
             columns = slice(first, min(first + _GATHERED_COLUMNS, layer.width))
-            given = source[:, columns].astype(np.float64)
-            part = layer.replace(width=given.shape[1])
-            value, squares = (
-                part.reference({"src": rows, "indices": indices})["dst"]
-                for rows in (given, np.square(given))
+            given = {role: array[..., columns].astype(float) for role, array in whole.items()}
+            width = columns.stop - first
+            sizes = {"index_width": width} if own > 1 else {}
+            part = layer.replace(width=width, **sizes)
+            here = {"indices": indices[..., columns] if own > 1 else indices}
+            ones = {role: np.ones_like(array) for role, array in given.items()}
+            squares = {role: np.square(array) for role, array in given.items()}
+            value, square, terms = (
+                part.reference(here | numbers)["dst"] for numbers in (given, squares, ones)
             )
-            cut = slice(None), columns
-            yield Piece(role="dst", cut=cut, value=value, size=np.sqrt(squares), terms=terms)
+            cut = (*(slice(None),) * (value.ndim - 1), columns)
+            size = np.sqrt(square)
+            yield Piece(role="dst", cut=cut, value=value, size=size, terms=int(terms.max()))
 
     return compare(layer, run, expected())
 

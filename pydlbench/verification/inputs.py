@@ -293,7 +293,8 @@ def make_inputs(
     - The backward pass of an attention reads the result of its forward pass.
     - The weights and biases of a recurrent layer are smaller, as in trained networks.
     - Divisors and variances are in [0.5, 1.5]; factors of overwritten tensors are 1 or -1; indices
-      and labels are uniform over rows and classes; masks are 0 or 1.
+      and labels are uniform over rows and classes, and distinct where rows are overwritten; masks
+      are 0 or 1.
     - Sources of functions with kinks at 3 and 6 are in [-8, 8), and the probabilities that the
       gradient of a softmax reads sum to one.
 
@@ -452,6 +453,10 @@ def _values(layer: Layer, pass_: str, role: str, precision: str, seed: int) -> D
     entropy, shape = (seed, _number(role)), layer.shapes()[role]
     rng = np.random.Generator(np.random.SFC64(np.random.SeedSequence(entropy)))
     if role in INTEGERS:
+        if layer.entry.distinct:
+            sets = np.arange(layer.rows)[None, :, None].repeat(layer.index_tables, 0)
+            rows = rng.permuted(sets.repeat(layer.index_width, 2), axis=1)[:, : layer.count]
+            return rows.astype(np.float32).reshape(shape)
         least_above = layer.rows if role == "indices" else layer.channels
         return rng.integers(0, least_above, shape).astype(np.float32)
     if role == MASK:

@@ -15,11 +15,15 @@ from pydlbench.records.measurement import Correctness
 from pydlbench.verification.checksums import Deviation, ElementComparison, KernelRun, pieces
 from pydlbench.verification.elements import (
     check_attention,
+    check_distance,
     check_elements,
     check_exact,
     check_gather,
     check_maxima,
+    check_order,
     check_reduction,
+    check_transform,
+    check_windows,
 )
 from pydlbench.verification.inputs import UNIT_ROUNDOFF, check_shape, significand_bits
 from pydlbench.verification.sums import check_fused, check_sums, rounds_to_integers
@@ -115,10 +119,13 @@ _CHECKS: Final[Mapping[str, _Check]] = {
     "gemm": check_sums,
     "pool": check_sums,
     "resize": check_sums,
+    **dict.fromkeys(("unfold", "grid-sample"), check_windows),
     "attention": check_attention,
     "pointwise": check_elements,
     "elementwise": check_elements,
     "recurrent": check_elements,
+    "fft": check_transform,
+    "distance": check_distance,
     "reduction": check_reduction,
     "move": check_exact,
     "gather": check_gather,
@@ -135,6 +142,8 @@ def compare(
     check = _CHECKS[layer.entry.kind]
     if layer.entry.kind == "pool" and layer.mode == "max":
         check = check_maxima
+    if layer.op in ("sort", "cummax", "cummin"):
+        check = check_order
     if layer.entry.kind == "resize" and (layer.mode, run.pass_) == ("nearest", "forward"):
         check = check_exact
     return check(layer, run)
@@ -237,6 +246,7 @@ def verify(
     for name, compared in comparisons.items():
         stored = "fp32" if layer.in_float32(name) else precision
         allowed = 0.0
+        algorithm = None if layer.kind == "fft" else algorithm  # its terms are those of an FFT
         if compared.terms:
             allowed = tolerance(stored, compared.terms, accumulate, algorithm)
         verdicts.append(_judge(compared, allowed, results[name], name))

@@ -144,6 +144,7 @@ _NUMBERS = {"add": (0.5, 1.0, -1.0)} | dict.fromkeys(
 # Ops with functions of PyTorch, and no native kernel.
 _OF_FRAMEWORKS = (
     *("log1p", "expm1", "erf", "sin", "cos", "var", "std", "prelu-gradient", "norm1"),
+    *("log2", "log10"),
 )
 ELEMENTWISE = [
     build_layer(

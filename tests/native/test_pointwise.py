@@ -30,6 +30,7 @@ _WEIGHTS = {"small": {"channels": 37}, "one": {"channels": 1}, "large": {"channe
 
 # What has functions of frameworks, and no native kernel.
 _OF_FRAMEWORKS = (*problems.LOSSES, "nll", "cumprod", "rope", "add-rmsnorm")
+_OF_FRAMEWORKS += problems.OF_PYTORCH
 
 
 def _layers():

@@ -303,9 +303,9 @@ def test_images_of_any_sides_are_resized(source, result, mode, pass_):
         (values,) = given.values()
         for axis, (size, out) in enumerate(zip(source, result, strict=True), 2):
             matrix = np.zeros((out, size))
-            for to, (low, high, weight) in enumerate(positions_read(mode, size, out)):
-                matrix[to, low] += 1 - weight
-                matrix[to, high] += weight
+            for to, pixels in enumerate(positions_read(mode, size, out)):
+                for at, weight in pixels:
+                    matrix[to, at] += weight
             matrix = matrix.T if pass_ == "backward_data" else matrix
             values = np.moveaxis(np.moveaxis(values, axis, -1) @ matrix.T, -1, axis)
         return values

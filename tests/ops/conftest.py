@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from pydlbench.ops.op import Layer
 from pydlbench.ops.table import OPS, build_layer, ops_of_kind
+from pydlbench.ops.windows import RESIZE_MODES
 
 small = st.integers(1, 3)
 
@@ -90,6 +91,7 @@ _NUMBERS: dict[str, st.SearchStrategy[Any]] = {
     "k": _REAL.filter(bool),
     "epsilon": _REAL.filter(bool),
     "keep": _SHARE.filter(bool),
+    **dict.fromkeys(("alpha", "beta", "factor"), _REAL.filter(bool)),
     "momentum": _SHARE,
     "mu": _SHARE,
     "groups": st.just(1),
@@ -115,22 +117,34 @@ def pointwise(draw: st.DrawFn) -> Layer:
             values[field.name] = draw(_NUMBERS.get(field.name, _REAL))
     if op.name == "rope":  # two halves
         values["width"] *= 2
+    if op.name == "sort":
+        along = values[("channels", "height", "width")[values["axis"] - 1]]
+        values["k"] = draw(st.integers(1, along))
     return op.build(**values)
 
 
 @st.composite
 def others(draw: st.DrawFn) -> Layer:
-    """Attention, recurrent layers and resizing."""
+    """Attention, recurrent layers, gathers, unfolding and resizing."""
     size = st.integers(1, 9)
-    op = draw(
-        st.sampled_from(["attention", "lstm", "vanilla-gru", "resize:linear", "resize:nearest"])
-    )
+    resizes = [f"resize:{mode}" for mode in RESIZE_MODES]
+    op = draw(st.sampled_from(["attention", "lstm", "vanilla-gru", "gather", "unfold", *resizes]))
     if op == "attention":
         shared, heads = draw(small), draw(small)
         sizes = {name: draw(size) for name in ("batch", "queries", "keys", "size", "value_size")}
         return build_layer(
             op, heads=shared * heads, kv_heads=heads, causal=draw(st.booleans()), **sizes
         )
+    if op == "gather":
+        tables, width = draw(small), draw(size)
+        own = {"index_tables": draw(st.sampled_from([1, tables]))}
+        own["index_width"] = draw(st.sampled_from([1, width]))
+        name = draw(st.sampled_from(["rows", "add-rows", "add-rows-in-place"]))
+        sizes = {"tables": tables, "rows": draw(size), "width": width, "count": draw(size)}
+        return build_layer(f"gather:{name}", **sizes, **own)
+    if op == "unfold":
+        sides = [draw(st.integers(3, 9)) for _ in range(draw(small))]
+        return build_layer(op, channels=draw(small), in_size=sides, kernel=3, padding=draw(size))
     if op.startswith("resize"):
         sides = draw(small)
         both = {name: [draw(size) for _ in range(sides)] for name in ("in_size", "out_size")}

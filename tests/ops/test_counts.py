@@ -14,7 +14,7 @@ from pydlbench.ops.descriptor import parse_problem
 from pydlbench.ops.op import INTEGERS, Layer
 from pydlbench.ops.table import OPS, build_layer
 from pydlbench.ops.tensors import merged_elementwise, merged_move, merged_reduction
-from pydlbench.ops.windows import positions_read
+from pydlbench.ops.windows import RESIZE_MODES, positions_read
 from pydlbench.words import PASSES
 
 from .conftest import every
@@ -171,7 +171,7 @@ COUNTS = [
             (1, 96, {"abs": 1, "neg": 1, "square": 1, "sqrt": 1, "rsqrt": 2, "exp": 1, "log": 1}),
             (1, 96, {"power": 1, "log1p": 1, "expm1": 1, "erf": 1, "sin": 1, "cos": 1, "sign": 1}),
             (1, 96, {"floor": 1, "ceil": 1, "rint": 1, "hardshrink": 2, "softshrink": 3}),
-            (1, 96, {"xlogx": 2}),
+            (1, 96, {"xlogx": 2, "log2": 1, "log10": 1}),
             (2, 104, {"add": 1, "mul": 1, "div": 1, "max": 1, "min": 1, "threshold": 1}),
             (2, 104, {"xlogy": 2}),
             (2, 104, {"leaky-relu": 2, "add-square": 3, "glu": 5}),
@@ -224,6 +224,35 @@ COUNTS = [
     # Every other pixel is read, and all gradients are written.
     ("resize:nearest:mb2ic3ih8oh4", "forward", 0, None, 2 * 192),
     ("resize:nearest:mb2ic3ih8oh4", "backward-data", 96, None, 2 * (384 + 96)),
+    *(
+        (f"resize:{mode}:mb2ic3ih4oh8", pass_, flops * 384, None, 2 * (96 + 384))
+        for mode, terms in (("linear-aligned", 4), ("cubic", 16), ("cubic-aligned", 16))
+        for pass_, flops in (("forward", 2 * terms - 1), ("backward-data", 2 * terms))
+    ),
+    # Windows of two, three and two elements along each side.
+    ("resize:area:mb2ic3ih5oh3", "forward", 6 * 49, None, 2 * (150 + 54)),
+    ("resize:area:mb2ic3ih5oh3", "backward-data", 6 * 49, None, 2 * (150 + 54)),
+    # Nine windows of nine elements.
+    ("unfold:mb2ic3ih5kh3", "forward", 0, None, 2 * (150 + 486)),
+    ("unfold:mb2ic3ih5kh3", "backward-data", 486, None, 2 * (150 + 486)),
+    ("grid-sample:mb2ic3ih4oh5", "forward", 7 * 150, None, 2 * (96 + 2 * 50 + 150)),
+    # Half of a spectrum of eight numbers are five pairs.
+    ("fft:real:4x8", "forward", 240, None, 2 * (32 + 40)),
+    ("fft:inverse-real:4x8by2", "forward", 400, None, 2 * (32 + 40)),
+    ("fft:complex:4x8", "forward", 480, None, 2 * (64 + 64)),
+    ("distance:euclidean:2x3x4:2x5x4", "forward", 360, None, 2 * (24 + 40 + 30)),
+    ("glu-rows:mb2ic3ih4iw5", "forward", 5 * 120, None, 2 * (240 + 120)),
+    ("glu-rows:mb2ic3ih4iw5", "backward-data", 9 * 120, None, 2 * (240 + 120 + 240)),
+    # Indices have four bytes.
+    ("sort:mb2ic3ih4iw5", "forward", 3 * 120, None, 2 * 240 + 4 * 120),
+    ("sort:mb2ic3ih4iw5axis1k2", "forward", 120, None, 2 * (120 + 80) + 4 * 80),
+    ("cummax:mb2ic3ih4iw5", "forward", 120, None, 2 * 240 + 4 * 120),
+    ("cummin:mb2ic3ih4iw5axis2", "forward", 120, None, 2 * 240 + 4 * 120),
+    ("gather:bags:9x4:2x3", "forward", 24, None, 2 * 4 * (6 + 2) + 4 * 6),
+    ("gather:rows:3x9x4:1x5", "forward", 0, None, 2 * 12 * (5 + 5) + 4 * 5),
+    # Of a table that is overwritten, only the rows with an index are.
+    ("gather:add-rows-in-place:9x4:2", "forward", 8, None, 2 * 4 * (2 + 2 + 2) + 4 * 2),
+    ("gather:put-rows-in-place:9x4:2", "forward", 0, None, 2 * 4 * (2 + 2) + 4 * 2),
 ]
 
 
@@ -258,11 +287,12 @@ def test_bytes_are_at_most_those_of_what_is_read_and_written(layer, itemsize):
         assert layer.flops_executed(pass_) <= layer.flops(pass_)
 
 
-@pytest.mark.parametrize("mode", ["nearest", "linear"])
+@pytest.mark.parametrize("mode", RESIZE_MODES)
 def test_pixels_that_nothing_is_made_of_are_not_read(mode):
     for size, out in itertools.product(range(1, 25), repeat=2):
         layer = parse_problem(f"resize:{mode}:mb1ic1iw{size}ow{out}")
-        touched = {at for low, high, _ in positions_read(mode, size, out) for at in (low, high)}
+        read = itertools.chain(*positions_read(mode, size, out))
+        touched = {at for at, weight in read if weight}
         assert layer.bytes("forward", 1) == len(touched) + out, (size, out)
 
 

@@ -6,6 +6,7 @@ from right_results import drawn, judged, right_results
 
 from pydlbench.ops.descriptor import parse_problem
 from pydlbench.ops.table import OPS
+from pydlbench.ops.windows import RESIZE_MODES
 from pydlbench.verification.inputs import round_to
 
 _ELEMENTWISE = [name for name, op in OPS.items() if op.elementwise and op.kind == "pointwise"]
@@ -34,12 +35,21 @@ PROBLEMS = (
     *("lstm:l2d2t2mb2slc4dhc2", "gru:l2d2t2mb2slc4dhc2", "vanilla-gru:l2d2t2mb2slc4dhc2"),
     "lstm:l2d2t2mb2slc4dhc3dic2peephole1",
     *("rnn-tanh:l2d2t2mb2slc4dhc2", "rnn-relu:l2d2t2mb2slc4dhc2"),
-    *(f"resize:{mode}:mb1ic2ih3oh5iw4ow2" for mode in ("nearest", "linear")),
+    *(f"resize:{mode}:mb1ic2ih3oh5iw4ow2" for mode in RESIZE_MODES),
+    *(
+        "unfold:mb2ic2ih5iw4kh3kw2ph1sh2sw1",
+        "unfold:mb1ic3iw9kw3dw1",
+        "unfold:mb2ic2id2ih3iw4kd1kh2",
+    ),
+    *("grid-sample:mb2ic3ih4oh5iw6ow3", "fft:real:3x4x5", "fft:complex:2x4x6by2"),
+    *("fft:inverse-real:3x4x5by2", "fft:inverse-real:6", "distance:euclidean:2x3x4:2x5x4"),
+    *("glu-rows:mb2ic2ih3iw5", "sort:mb2ic2ih3iw5", "sort:mb2ic5ih3iw2axis1k2"),
+    *("cummax:mb2ic2ih3iw5", "cummin:mb2ic5ih3iw2axis1"),
     *(
         f"elementwise:{op}{end}:4x6{':4x1' * (operands - 1)}{by}"
         for operands, by, ops in (
             (1, "", ("abs", "neg", "square", "sqrt", "rsqrt", "exp", "log", "log1p", "expm1")),
-            (1, "", ("erf", "sin", "cos", "sign", "floor", "ceil", "rint")),
+            (1, "", ("erf", "sin", "cos", "sign", "floor", "ceil", "rint", "log2", "log10")),
             (1, "", ("xlogx", "hardshrink", "softshrink")),
             (1, "by0.5", ("power",)),
             (2, "", ("mul", "div", "max", "min", "leaky-relu", "glu", "xlogy")),
@@ -68,7 +78,11 @@ PROBLEMS = (
         "elu:mb2ic3ih4alpha2by3",
     ),
     *("move:reflect:2x5x4:2x8x6", "move:tril:2x3x5", "move:triu:2x5x3"),
-    *("gather:rows:9x4:5", "gather:add-rows:9x4:30"),
+    *("gather:rows:9x4:5", "gather:add-rows:9x4:30", "gather:bags:9x4:5x6"),
+    *("gather:rows:3x9x4:1x5", "gather:rows:3x9x4:3x5", "gather:rows:3x9x4:1x5x4"),
+    *("gather:add-rows:3x9x4:3x30x4", "gather:add-rows-in-place:9x4:30"),
+    *("gather:add-rows-in-place:3x9x4:1x7", "gather:put-rows-in-place:9x4:5"),
+    "gather:put-rows-in-place:3x9x4:3x7x4",
 )
 POOLS = (
     "mb1ic2ih5iw4kh3kw2ph1sh2",

@@ -68,7 +68,10 @@ def plain(array: Array, layout: str) -> Array:
 # The tensors of a pass.
 
 # Kinds of layers with one layout.
-_PLAIN_KINDS: Final = ("elementwise", "reduction", "move", "gather", "attention")
+_PLAIN_KINDS: Final = (
+    *("elementwise", "reduction", "move", "gather", "attention", "unfold", "grid-sample"),
+    *("fft", "distance"),
+)
 
 
 def layouts_of(layer: Layer) -> tuple[str, ...]:

@@ -332,7 +332,8 @@ def _part(call: AtenCall) -> Meaning:
     rule = RULES.get(name)
     if rule is None:
         raise UnsupportedError(f"{call.operator}: no rule for this operator")
-    if any(value.dtype.startswith("complex") for value in call.values):
+    of_complex = any(value.dtype.startswith("complex") for value in call.values)
+    if of_complex and call.operator not in _OF_COMPLEX:
         raise UnsupportedError(f"{call.operator}: no rule for complex numbers")
     if name != call.operator:
         return _list_call(call, rule)
@@ -471,6 +472,24 @@ def _resize(
     )
 
 
+def _unfold(call: AtenCall, *, backward: bool = False) -> Meaning:
+    """Arguments: images, kernel, dilation, padding, stride; columns, size of images, and those."""
+    kernel, dilation, padding, stride = call.arguments[1 + backward :]
+    shape = call[0].shape
+    if backward:
+        *batch, columns, _ = shape
+        shape = (math.prod(batch), columns // math.prod(kernel), *call[1])
+    return windows.unfold(
+        shape if len(shape) == 4 else (1, *shape),
+        kernel=kernel,
+        dilation=dilation,
+        pads=windows.pair_pads(padding),
+        stride=stride,
+        backward=backward,
+        reads=None if backward else moves.bytes_copied(call[0], call.results),
+    )
+
+
 #: Taps, coordinates, and whether corners may be aligned.
 _RESIZES: Final[Mapping[str, tuple[int, str, bool]]] = {
     **dict.fromkeys([f"upsample_nearest{n}d" for n in (1, 2, 3)], (1, "whole", False)),
@@ -485,6 +504,19 @@ _ADAPTIVE_POOLINGS: Final = {"max": "adaptive_max_pool{}d", "avg": "_adaptive_av
 _WINDOW_RULES: Final[Mapping[str, Callable[[AtenCall], Meaning]]] = {
     "convolution": lambda c: _convolution(c, c[0], c[1], 3, bias=c[2] is not None),
     "convolution_backward": _convolution_gradients,
+    "im2col": _unfold,
+    "col2im": functools.partial(_unfold, backward=True),
+    # Images, grid, interpolation (0 is linear), padding, whether corners are aligned.
+    **dict.fromkeys(
+        ("grid_sampler_2d", "grid_sampler_3d", "cudnn_grid_sampler"),
+        lambda c: windows.sample(
+            c[0].shape, c[1].shape, linear=c.get(2, "interpolation_mode", 0) == 0
+        ),
+    ),
+    # Affine maps of images, and their size: each place with a one behind times a map.
+    "affine_grid_generator": lambda c: products.matmul(
+        [c[0].shape[0]], math.prod(c[1][2:]), len(c[1]) - 1, len(c[1]) - 2
+    ),
     **{
         f"{name.format(sides)}{'_backward' * backward}": functools.partial(
             rule, mode=mode, sides=sides, backward=backward
@@ -580,12 +612,32 @@ def _attention(call: AtenCall, causal: int, *, backward: bool = False) -> Meanin
     return replace(part, dtypes=dtypes_of(operands))
 
 
+def _transform(call: AtenCall, name: str, shape: Sequence[int]) -> Meaning:
+    """Arguments: numbers, and the dimensions along which they are transformed."""
+    part = products.transform(name, math.prod(shape), shape, call[1])
+    whole = name == "real" and not call.get(3, "onesided", True)
+    why = "a transform to both halves has no layer"
+    return replace(part, layers=(), layers_missing=why) if whole else part
+
+
+def _real_shape(call: AtenCall) -> list[int]:
+    """Return the shape of the result of a transform to real numbers."""
+    shape = list(call[0].shape)
+    shape[call[1][-1]] = call[3]
+    return shape
+
+
 #: Cells by PyTorch's numbers; 0 and 1 have no gates.
 _CELLS: Final = {2: "lstm", 3: "gru"}
 _PRODUCT_RULES: Final[Mapping[str, Callable[[AtenCall], Meaning]]] = {
     **dict.fromkeys(("mm", "bmm"), _matmul),
     **dict.fromkeys(("addmm", "baddbmm"), _added_matmul),
     "linear": _linear,
+    "_euclidean_dist": lambda c: products.distances(c[0], c[1], euclidean=True),
+    "_cdist_forward": lambda c: products.distances(c[0], c[1], euclidean=c[2] == 2),
+    "_fft_r2c": lambda c: _transform(c, "real", c[0].shape),
+    "_fft_c2c": lambda c: _transform(c, "complex", c[0].shape),
+    "_fft_c2r": lambda c: _transform(c, "inverse-real", _real_shape(c)),
     **dict.fromkeys(("mv", "dot"), _by_vector),
     "_grouped_mm": lambda c: products.grouped_matmul(c[0], c[1].shape[-1]),
     "_scaled_dot_product_flash_attention_for_cpu": lambda c: _attention(c, 4),
@@ -837,6 +889,14 @@ _ROW_RULES: Final[Mapping[str, Callable[[AtenCall], Meaning]]] = {
         ("cumsum", "cumprod"),
         lambda c: rows.along_rows(c.operator, c[0], dim=c.get(1, "dim")),
     ),
+    **dict.fromkeys(
+        ("cummax", "cummin"), lambda c: rows.in_order(c.operator, c[0], dim=c.get(1, "dim"))
+    ),
+    **dict.fromkeys(
+        ("sort", "argsort"),
+        lambda c: rows.in_order("sort", c[0], dim=c.get(1, "dim", -1)),
+    ),
+    "topk": lambda c: rows.in_order("sort", c[0], dim=c.get(2, "dim", -1), k=c[1]),
     **{name: _reduction(name) for name in ("var", "var_mean", "std")},
     "amax": lambda c: rows.reduction("max", c[0], _reduced_dims(c)),
     "amin": lambda c: rows.reduction("min", c[0], _reduced_dims(c)),
@@ -861,7 +921,7 @@ _COMPARISONS: Final = (
     *("logical_not", "logical_or", "logical_xor"),
 )
 _ARITHMETIC: Final = (
-    *("abs", "ceil", "cos", "erf", "exp", "expm1", "floor", "log", "log1p", "log2", "neg"),
+    *("abs", "ceil", "cos", "erf", "exp", "expm1", "floor", "log", "log1p", "log2", "log10", "neg"),
     *("reciprocal", "round", "sgn", "sign", "sin", "sqrt", "square", "trunc", "floor_divide"),
     *("add", "atan2", "div", "fmod", "maximum", "minimum", "mul", "pow", "remainder", "sub"),
     *("rsub", *_COMPARISONS, "bitwise_and", "bitwise_not", "bitwise_or"),
@@ -923,15 +983,6 @@ def _activation(call: AtenCall) -> Meaning:
     )
 
 
-def _gated(call: AtenCall) -> Meaning:
-    """Arguments: source, whose second half along a dimension gates the first."""
-    source, axis = call[0], call.get(1, "dim", -1)
-    sizes = list(source.shape)
-    sizes[axis] //= 2
-    halves = [replace(source.with_shape(*sizes), number=number) for number in range(2)]
-    return elementwise.arithmetic("glu", *halves)
-
-
 def _loss(call: AtenCall) -> Meaning:
     """Arguments: prediction, target, perhaps weights, reduction, perhaps where it is smooth.
 
@@ -982,7 +1033,9 @@ _ELEMENTWISE_RULES: Final[Mapping[str, Callable[[AtenCall], Meaning]]] = {
         lambda c: _elementwise(c, *c.arguments[:3], factor=c.number(3, "value", 1)),
     ),
     **dict.fromkeys([name + end for name in _LOSSES for end in ("", "_backward")], _loss),
-    "glu": _gated,
+    # The source, whose second half along a dimension gates the first; the outer gradient before.
+    "glu": lambda c: elementwise.gated(c[0], c.get(1, "dim", -1)),
+    "glu_backward": lambda c: elementwise.gated(c[1], c[2], backward=True),
     "celu": lambda c: elementwise.exponential_linear(
         c[0], alpha := c.number(1, "alpha", 1.0), 1.0, 1 / alpha
     ),
@@ -1115,20 +1168,33 @@ def _gather(call: AtenCall) -> Meaning:
     """Arguments: table and indices, of ``index`` for each of its first dimensions."""
     table, *indices = call.values
     count = math.prod(broadcast_shapes([index.shape for index in indices]))
-    whole, picked = False, [count]
+    picked: list[int] = [count]
+    places: dict[str, Any] = {"axis": None}
     if call.operator == "embedding":
-        whole, picked = True, [count, *table.shape[1:]]
+        picked, places = [count, *table.shape[1:]], {"axis": 0}
     elif call.operator == "index_select":
         axis = call[1] if len(table.shape) > 1 else 0
-        whole, picked = axis == 0, [count, *table.shape]
+        picked, places = [count, *table.shape], {"axis": axis}
         picked[axis + 1 if axis >= 0 else axis] = 1
+    elif call.operator == "gather":
+        places = {"axis": call[1], "each": True}
+    elif call.operator == "take":
+        table = table.with_shape(table.elements)
+        places = {"axis": 0}
     elif call.operator == "index":
-        whole = isinstance(call[1][0], Value)
+        places = _adjacent(call[1])
         picked += _unindexed(table, call[1])
     # Masks pick as many elements as they have ones.
     masked = any(index.dtype in ("bool", "uint8") for index in indices)
     known = None if masked else math.prod(picked) * table.itemsize
-    return moves.gather(table, indices, known if call.results is None else call.results, rows=whole)
+    return moves.gather(table, indices, known if call.results is None else call.results, **places)
+
+
+def _adjacent(indices: Sequence[Value | None]) -> dict[str, Any]:
+    """Return the first of the dimensions that a list indexes, which have to be adjacent."""
+    given = [axis for axis, index in enumerate(indices) if index is not None]
+    together = given == [*range(given[0], given[0] + len(given))]
+    return {"axis": given[0] if together else None, "dimensions": len(given)}
 
 
 def _unindexed(table: Value, indices: Sequence[Value | None]) -> list[int]:
@@ -1138,14 +1204,11 @@ def _unindexed(table: Value, indices: Sequence[Value | None]) -> list[int]:
 
 
 def _embedding_bag(call: AtenCall) -> Meaning:
-    """Arguments: table, indices, and the offset of each bag's first index."""
+    """Arguments: table, indices, and the offset of each bag's first index; mode, weights."""
+    maximum, weights = call.get(4, "mode", 0) == 2, call.get(6, "per_sample_weights")
+    why = "a maximum or a weighted sum over bags" if maximum or weights is not None else ""
     table, indices, offsets = call.arguments[:3]
-    width = math.prod(table.shape[1:])
-    bags = table.with_shape(offsets.elements, width).bytes
-    part = moves.gather(table, [indices], indices.elements * width * table.itemsize, rows=False)
-    writes = bags if call.results is None else call.results
-    reads = (part.reads or 0) + least_bytes([offsets])
-    return replace(part, flops=indices.elements * width, reads=reads, writes=writes)
+    return moves.bags(table, indices, offsets, call.results, why)
 
 
 def _embedding_bag_gradient(call: AtenCall, rows_at: int) -> Meaning:
@@ -1160,9 +1223,12 @@ def _embedding_bag_gradient(call: AtenCall, rows_at: int) -> Meaning:
 def _scatter(call: AtenCall) -> Meaning:
     """Arguments: table, dimension, indices, values to write or add."""
     table, indices, *values = call.values
-    count = values[0].elements if call.operator.startswith("index") else indices.elements
+    of_rows = call.operator.startswith("index")
+    count = values[0].elements if of_rows else indices.elements
     adds = call.operator.endswith("add")
-    return moves.scatter(table, call.values[1:], count, adds=adds, in_place=call.in_place)
+    places = {"axis": call[1], "each": not of_rows} if values else {}
+    others = call.values[1:]
+    return moves.scatter(table, others, count, adds=adds, in_place=call.in_place, **places)
 
 
 def _index_put(call: AtenCall) -> Meaning:
@@ -1177,7 +1243,9 @@ def _index_put(call: AtenCall) -> Meaning:
         whole = math.prod(_unindexed(table, indices))
         count = math.prod(broadcast_shapes([index.shape for index in given])) * whole
     adds = call.get(3, "accumulate", False)
-    return moves.scatter(table, call.values[1:], count, adds=adds, in_place=call.in_place)
+    return moves.scatter(
+        table, call.values[1:], count, adds=adds, in_place=call.in_place, **_adjacent(indices)
+    )
 
 
 def _concat(call: AtenCall) -> Meaning:
@@ -1203,7 +1271,6 @@ _RANDOM: Final = (
 )
 _MOVE_RULES: Final[Mapping[str, Callable[[AtenCall], Meaning]]] = {
     **dict.fromkeys(_VIEWS, lambda _: moves.view()),
-    "im2col": lambda c: moves.other_copy(moves.bytes_copied(c.values[0], c.results)),
     **dict.fromkeys(("flip", "roll", "repeat", "tril", "triu"), _taken),
     **{
         f"{kind}_pad{sides}d": _taken
@@ -1239,11 +1306,15 @@ _MOVE_RULES: Final[Mapping[str, Callable[[AtenCall], Meaning]]] = {
     **dict.fromkeys(("embedding", "index", "index_select", "gather", "take"), _gather),
     **dict.fromkeys(("scatter", "scatter_add", "index_add", "index_copy"), _scatter),
     **dict.fromkeys(("index_put", "_index_put_impl"), _index_put),
-    **dict.fromkeys(("embedding_bag", "_embedding_bag"), _embedding_bag),
+    **dict.fromkeys(
+        ("embedding_bag", "_embedding_bag", "_embedding_bag_forward_only"), _embedding_bag
+    ),
     "_embedding_bag_backward": lambda c: _embedding_bag_gradient(c, 6),
     "_embedding_bag_dense_backward": lambda c: _embedding_bag_gradient(c, 5),
     "embedding_dense_backward": lambda c: moves.embedding_gradient(c[0], c[1], c[2]),
 }
+#: Operators whose rules also hold for complex numbers.
+_OF_COMPLEX: Final = (*_VIEWS, "_fft_c2c", "_fft_c2r", "clone", "copy", "zeros_like", "transpose")
 #: Rules by operator.
 RULES: Final[Mapping[str, Callable[[AtenCall], Meaning]]] = {
     **_PRODUCT_RULES,

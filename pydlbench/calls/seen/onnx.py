@@ -309,6 +309,8 @@ _RESIZES: Final[Mapping[tuple[str, str], tuple[int, str]]] = {
     ("nearest", "half_pixel"): (1, "centres"),
     ("linear", "half_pixel"): (2, "centres"),
     ("linear", "align_corners"): (2, "aligned"),
+    ("cubic", "half_pixel"): (4, "centres"),
+    ("cubic", "align_corners"): (4, "aligned"),
 }
 
 
@@ -325,7 +327,9 @@ def _resize(call: _OnnxCall) -> Meaning:
     half_pixel = coordinates in ("half_pixel", "pytorch_half_pixel")
     known = _RESIZES.get((mode, "half_pixel" if half_pixel else coordinates))
     rounding = node.get("nearest_mode", "round_prefer_floor")
-    supported = known is not None and not node.get("antialias", 0) and old[:2] == new[:2]
+    other = node.get("antialias", 0) or node.get("exclude_outside", 0)
+    supported = known is not None and not other and old[:2] == new[:2]
+    supported = supported and node.get("cubic_coeff_a", -0.75) == -0.75
     # With an integer factor no centre is on a border, where roundings differ.
     multiple = all(not big % small for big, small in zip(new, old, strict=True))
     if mode == "nearest" and coordinates == "half_pixel":
@@ -638,7 +642,7 @@ def _pad(call: _OnnxCall) -> Meaning:
 
 def _gather(call: _OnnxCall) -> Meaning:
     axis = call.node.get("axis", 0) % len(call[0].shape)
-    return moves.gather(call[0], [call[1]], call.result.bytes, rows=not axis)
+    return moves.gather(call[0], [call[1]], call.result.bytes, axis=axis)
 
 
 def _lower(*names: str) -> dict[str, str]:
@@ -748,7 +752,13 @@ RULES: Final[Mapping[str, Callable[[_OnnxCall], Meaning | Sequence[Meaning]]]] =
     "Gather": _gather,
     **dict.fromkeys(
         ("GatherElements", "GatherND"),
-        lambda c: moves.gather(c[0], [c[1]], c.result.bytes, rows=False),
+        lambda c: moves.gather(
+            c[0],
+            [c[1]],
+            c.result.bytes,
+            axis=c.node.get("axis", 0) if c.node.operator == "GatherElements" else None,
+            each=True,
+        ),
     ),
     **dict.fromkeys(
         ("ScatterElements", "ScatterND"),

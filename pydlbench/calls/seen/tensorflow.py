@@ -540,8 +540,8 @@ def _concat(call: _TensorFlowCall) -> Meaning:
 def _gather(call: _TensorFlowCall) -> Meaning:
     """Inputs: table, indices, and for ``GatherV2`` the dimension."""
     along = call[2].numbers if call.node.operator == "GatherV2" else (0,)
-    whole_rows = along == (0,) and not call.node.get("batch_dims")
-    return moves.gather(call[0], [call[1]], call.result.bytes, rows=whole_rows)
+    axis = int(along[0]) if along and not call.node.get("batch_dims") else None
+    return moves.gather(call[0], [call[1]], call.result.bytes, axis=axis)
 
 
 def _scatter(call: _TensorFlowCall, values: int, *, table: bool = True) -> Meaning:

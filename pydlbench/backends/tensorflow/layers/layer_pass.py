@@ -113,8 +113,15 @@ def _check(layer: Any, spec: KernelSpec) -> None:
             )
     if op == "pool" and max(layer.dilation) > 1:
         raise UnsupportedError("TensorFlow's poolings have no windows with holes")
-    if op != "resize":
-        return
+    if op == "resize":
+        _check_resizing(layer, spec)
+
+
+def _check_resizing(layer: Any, spec: KernelSpec) -> None:
+    if layer.mode not in ("nearest", "linear"):
+        raise UnsupportedError(
+            f"tensorflow: no {layer.mode} resampling here; nearest: resize:linear"
+        )
     if layer.sides == 3:
         raise UnsupportedError("TensorFlow has no operator that resizes images of three sides")
     if spec.mode == "xla":

@@ -151,13 +151,34 @@ def _pooling(layer: Any, _options: TorchForwardOptions) -> Function:
     return lambda x: function(F.pad(x, pads, value=fill) if pads else x, *settings)
 
 
+#: PyTorch's operators of resizing by mode, for one side and more.
+_RESIZES: Final = {
+    "nearest": [f"_upsample_nearest_exact{sides}d" for sides in (1, 2, 3)],
+    "linear": ["upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d"],
+    "cubic": ["", "upsample_bicubic2d", ""],
+}
+
+
 def _resizing(layer: Any, _options: TorchForwardOptions) -> Function:
-    linear = ("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d")[layer.sides - 1]
-    name = f"_upsample_nearest_exact{layer.sides}d" if layer.mode == "nearest" else linear
-    function, size = getattr(torch.ops.aten, name).default, layer.out_size
-    aligned = [False] if layer.mode == "linear" else []
+    size, (mode, *aligned) = layer.out_size, layer.mode.split("-")
+    if mode == "area":
+        average = getattr(F, f"adaptive_avg_pool{layer.sides}d")
+        return lambda x: average(x, size)
+    name = _RESIZES[mode][layer.sides - 1]
+    if not name:
+        raise UnsupportedError("torch: cubic resampling has two sides; nearest: --shape with ih iw")
+    function = getattr(torch.ops.aten, name).default
+    settings = [] if mode == "nearest" else [bool(aligned)]
     scales = (None,) * layer.sides
-    return lambda x: function(x, size, *aligned, *scales)
+    return lambda x: function(x, size, *settings, *scales)
+
+
+def _unfolding(layer: Any, _options: TorchForwardOptions) -> Function:
+    window = window_of(layer)
+    if window.pads or layer.sides != 2:
+        raise UnsupportedError("torch unfolds two sides, padded alike at both ends; nearest: ih iw")
+    settings = window.kernel, window.dilation, window.padding, window.stride
+    return lambda x: F.unfold(x, *settings)
 
 
 # -----------------------------------------------------------------------------
@@ -439,11 +460,50 @@ def _bordered(pairs: Sequence[tuple[int, int]]) -> list[int]:
 
 
 def _gather(layer: Any, _options: TorchForwardOptions) -> Function:
+    if layer.op == "bags":
+        return lambda x, indices: F.embedding_bag(indices, x, mode="sum")
+    single, count = layer.tables == layer.index_width == 1, layer.rows
+    sizes = layer.tables, layer.count, layer.width
+    shared = layer.index_tables == layer.index_width == 1
+    axis = 0 if single else 1
+
+    def places(indices: torch.Tensor) -> torch.Tensor:
+        return indices.reshape(-1) if shared else indices.expand(sizes)
+
     if layer.op == "rows":
-        rows: Function = torch.ops.aten.embedding.default
-        return rows
-    add_rows, count = torch.ops.aten.embedding_dense_backward.default, layer.rows
-    return lambda gradient, indices: add_rows(gradient, indices, count, -1, False)
+        if single:
+            rows: Function = torch.ops.aten.embedding.default
+            return rows
+        take: Function = torch.index_select if shared else torch.gather
+        return lambda x, indices: take(x, 1, places(indices))
+    if layer.op == "add-rows":
+        if single:
+            add_rows = torch.ops.aten.embedding_dense_backward.default
+            return lambda gradient, indices: add_rows(gradient, indices, count, -1, False)
+        tables = layer.tables, layer.rows, layer.width
+        add: Function = torch.index_add if shared else torch.scatter_add
+        return lambda x, indices: add(x.new_zeros(tables), 1, places(indices), x)
+    adds, name = layer.op.startswith("add"), "index" if shared else "scatter"
+    word = {"index": "index_copy_", "scatter": "scatter_"}[name] if not adds else f"{name}_add_"
+    return lambda table, x, indices: getattr(table, word)(axis, places(indices), x)
+
+
+def _transform(layer: Any, options: TorchForwardOptions) -> Function:
+    if options.dtype != torch.float32:
+        raise UnsupportedError("torch transforms float32 only; nearest: --precision fp32")
+    axes, sizes = tuple(range(-layer.over, 0)), layer.src[-layer.over :]
+    if layer.op == "real":
+        return lambda x: torch.view_as_real(torch.fft.rfftn(x, dim=axes))
+    if layer.op == "complex":
+        return lambda x: torch.view_as_real(torch.fft.fftn(torch.view_as_complex(x), dim=axes))
+    return lambda x: torch.fft.irfftn(torch.view_as_complex(x), sizes, axes)
+
+
+def _distances(_layer: Any, options: TorchForwardOptions) -> Function:
+    if options.dtype != torch.float32:
+        raise UnsupportedError("torch has distances of float32 only; nearest: --precision fp32")
+    distances: Function = torch.cdist
+    return distances
 
 
 # -----------------------------------------------------------------------------
@@ -482,6 +542,12 @@ def _turned(x: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor) -> torc
     return x * cosines + torch.cat((-second, first), -1) * sines
 
 
+def _sorted(layer: Any, _options: TorchForwardOptions) -> Function:
+    if layer.k:
+        return lambda x: tuple(torch.topk(x, layer.k, layer.axis))
+    return lambda x: tuple(torch.sort(x, layer.axis, descending=True))
+
+
 def _added_and_normalised(layer: Any, _options: TorchForwardOptions) -> Function:
     def forward(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> Any:
         total = x + y
@@ -498,6 +564,10 @@ FORWARD: Final[Mapping[str, Callable[[Any, TorchForwardOptions], Function]]] = {
     "attention": _attention,
     "pool": _pooling,
     "resize": _resizing,
+    "unfold": _unfolding,
+    "fft": _transform,
+    "distance": _distances,
+    "grid-sample": always(functools.partial(F.grid_sample, align_corners=False)),
     "elementwise": _arithmetic,
     "reduction": _reduction,
     "move": _move,
@@ -520,6 +590,10 @@ FORWARD: Final[Mapping[str, Callable[[Any, TorchForwardOptions], Function]]] = {
     "prelu": always(F.prelu),
     "scale": always(operator.mul),
     "add": always(operator.add),
+    "glu-rows": always(functools.partial(F.glu, dim=-1)),
+    "sort": _sorted,
+    "cummax": lambda layer, _: lambda x: tuple(torch.cummax(x, layer.axis)),
+    "cummin": lambda layer, _: lambda x: tuple(torch.cummin(x, layer.axis)),
     "swiglu": always(lambda gate, x: F.silu(gate) * x),
     "rope": always(_turned),
     "add-rmsnorm": _added_and_normalised,
@@ -608,6 +682,10 @@ RESULTS: Final[Mapping[str, Callable[[Any, Any], Mapping[str, torch.Tensor]]]] =
     "groupnorm": _normalised,
     "softmax-xent": lambda _, results: {"dst": results[1].exp(), "loss": results[0]},
     "add-rmsnorm": lambda _, results: dict(zip(("dst", "result"), results, strict=True)),
+    **dict.fromkeys(
+        ("sort", "cummax", "cummin"),
+        lambda _, results: dict(zip(("dst", "indices"), results, strict=True)),
+    ),
     "elementwise": lambda layer, results: (
         dict(zip(layer.writes("forward"), results, strict=True))
         if isinstance(results, tuple)

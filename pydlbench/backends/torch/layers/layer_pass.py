@@ -131,6 +131,10 @@ def _accumulate(layer: Layer, spec: KernelSpec, names: tuple[str, ...]) -> str:
     """
     if layer.op == "gemm" and "aten::sum" in names:
         return stored(spec.precision)
+    if layer.entry.kind in ("gather", "unfold", "grid-sample"):
+        return stored(spec.precision)
+    if (layer.op, spec.pass_) == ("area", "backward-data"):
+        return stored(spec.precision)
     if spec.fuse not in (NOTHING_FUSED, "bias"):
         return stored(spec.precision)
     if layer.op in ("conv", "deconv", "gemm") or "aten::_to_copy" in names:
