@@ -7,6 +7,7 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from statistics import median_low
 from typing import Final
 
 import msgspec
@@ -28,19 +29,20 @@ _COPY_RATE: Final = 5e8
 # of it, judge steps that are as short.
 _SAMPLE_S: Final = 0.01
 _MIN_REQUESTS: Final = 4
-# A loop takes this many times the overhead of the shortest request, as far as that is believed, so
-# that time in the overhead hides little of the loop. It is no longer for a claimed time that is
-# shorter by more.
+# A loop takes this many times the largest overhead of a request that is believed, so that time in
+# the overhead hides little of the loop. It is no longer for a claimed time that is shorter by more.
 _LOOP_OVERHEADS: Final = 8
 _MAX_SHORTER: Final = 20
 # An execution in a loop may take this many times the claimed one, in three quarters of the loops of
-# a process and in half of the processes.
+# a group and in half of the groups: on two cores of a virtual machine a neighbour prolonged one of
+# four loops.
 _MAX_LOOP_FACTOR: Final = 1.25
 _JUDGED_QUANTILE: Final = 0.25
+_GROUPED: Final = 6
 # Once there are enough loops, they take this share of the time of the requests; the system draws
 # the requests that they follow. Claims of all requests of a process are compared with its loops, so
 # that few more loops are needed.
-_LOOPED: Final = 0.1
+_LOOPED: Final = 0.2
 # Largest use of CPUs by other processes during a loop, as a share of its time: they prolong it, and
 # an honest loop waits for longer than they use.
 _MAX_OTHERS: Final = 0.2
@@ -99,12 +101,13 @@ class ClaimedTimes:
 
     def __init__(self, judged: Callable[[Sequence[float]], float] = min) -> None:
         self._factors: list[float] = []
-        # Seconds of an execution by process: in loops, and as claimed for requests. The machine may
-        # be slower for some seconds, so a loop is compared with the claims of its own process.
-        self._loops: dict[int | None, list[float]] = {}
+        # Seconds of an execution in loops, and as claimed for requests, by process: the machine may
+        # be slower for some seconds.
+        self._loops: list[tuple[int | None, float]] = []
         self._claims: dict[int | None, list[float]] = {}
+        self._own: list[float] = []
         self._uneven: list[float] = []
-        self._overhead_s = math.inf
+        self._overheads: list[float] = []
         self._judged = judged
 
     def check(self, elapsed: float, claimed: float, copied: int, restored: int = 0) -> None:
@@ -120,7 +123,7 @@ class ClaimedTimes:
             RefusedKernelError: the requests took longer than is claimed.
         """
         allowed = _ALLOWED_S + copied / _COPY_RATE + restored * _SAMPLE_S
-        self._overhead_s = min(self._overhead_s, max(0.0, elapsed - claimed))
+        self._overheads.append(max(0.0, elapsed - claimed))
         self._factors.append((elapsed - allowed) / max(claimed, 1e-9))
         factor = self._judged(self._factors)
         if len(self._factors) >= _MIN_REQUESTS and factor > _MAX_HOST_FACTOR:
@@ -140,11 +143,6 @@ class ClaimedTimes:
                 "compute what the others return"
             )
 
-    @property
-    def _looped(self) -> bool:
-        """Whether there are enough loops for a judgement."""
-        return sum(map(len, self._loops.values())) >= _MIN_REQUESTS
-
     def check_loop(
         self,
         worker: Worker,
@@ -156,8 +154,10 @@ class ClaimedTimes:
     ) -> None:
         """Time executions in a long loop by the host's clock, and compare a request's samples.
 
-        The overhead of a request is that of the shortest one, within what is allowed. A loop during
-        which other processes use CPUs is not judged.
+        The overhead of a request is the median of all, within what is allowed. A loop during which
+        other processes use CPUs is not judged. The process claims a time of the loop, too, which
+        takes as long by the host's clock whatever neighbours do; claims of requests are compared
+        with many loops.
 
         Args:
             worker: the process.
@@ -174,27 +174,31 @@ class ClaimedTimes:
         # A loop has the mean of its executions, so that is compared.
         claimed = max(sum(chunk.seconds) / len(chunk.seconds), 1e-9)
         self._claims.setdefault(worker.pid, []).append(claimed)
-        believed = max(_ALLOWED_S, min(allowed, self._overhead_s))
-        wanted, inner = _LOOP_OVERHEADS * believed, request.inner
+        wanted, inner = _LOOP_OVERHEADS * allowed, request.inner
         is_loop = request.samples == 1 and inner * claimed >= wanted
         if not is_loop:
             shortest = max(claimed, elapsed / (request.samples * inner * _MAX_SHORTER))
             inner = math.ceil(wanted / shortest)
             share = _LOOPED * elapsed / (inner * shortest)
-            if self._looped and _DRAW() > share:
+            if len(self._loops) >= _GROUPED and _DRAW() > share:
                 return
             begin, others = undisturbed_s(worker), others_s(worker)
-            sample(msgspec.structs.replace(request, samples=1, inner=inner, untimed=0))
+            chunk = sample(msgspec.structs.replace(request, samples=1, inner=inner, untimed=0))
             elapsed = undisturbed_s(worker) - begin
             if others_s(worker) - others > _MAX_OTHERS * elapsed:
                 return
-        loop_s = (elapsed - min(believed, self._overhead_s)) / inner
-        self._loops.setdefault(worker.pid, []).append(loop_s)
-        factor = median(
-            quantile(loops, _JUDGED_QUANTILE) / median(self._claims[process])
-            for process, loops in self._loops.items()
-        )
-        if self._looped and factor > _MAX_LOOP_FACTOR:
+        loop_s = (elapsed - min(allowed, median(self._overheads))) / inner
+        self._loops.append((worker.pid, loop_s))
+        self._own.append(loop_s / max(sum(chunk.seconds) / len(chunk.seconds), 1e-9))
+        factors = [seconds / median(self._claims[process]) for process, seconds in self._loops]
+        groups = [
+            quantile(factors[first : first + _GROUPED], _JUDGED_QUANTILE)
+            for first in range(0, len(factors) - _GROUPED + 1, _GROUPED)
+        ]
+        judged = [median_low(groups)] if groups else []
+        if len(self._own) >= _MIN_REQUESTS:
+            judged.append(quantile(self._own, _JUDGED_QUANTILE))
+        if (factor := max(judged, default=0.0)) > _MAX_LOOP_FACTOR:
             raise _changed_clock(factor)
 
 
