@@ -115,7 +115,8 @@ def legend(comparison: Comparison) -> list[str]:
     level = f"{100 * comparison.confidence:g} %"
     if comparison.passes:
         interval_of = (
-            f"its {level} interval is that of {quantity(comparison.passes, 'preparation')}"
+            f"from adjacent samples, so not that of the medians; its {level} interval is that of "
+            f"{quantity(comparison.passes, 'preparation')}"
         )
     elif comparison.assumed_sd is None:
         interval_of = (
