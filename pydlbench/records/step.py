@@ -474,7 +474,7 @@ class StepRecord(Record, frozen=True, kw_only=True, rename={"time": "time_s"}):
     promised = ("time",)
     omitted = (
         *("types", "calls", "modules", "between_calls_s", "dominant", "program"),
-        *("trace", "untraced", "swapped"),
+        *("trace", "untraced", "swapped", "ratios"),
     )
 
     @property
