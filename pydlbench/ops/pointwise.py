@@ -143,7 +143,6 @@ _ACTIVATIONS: Final = (
         settle=_settle_hardtanh,
         elementwise=True,
         spread=True,
-        no_gpu=NO_CUDA_KERNEL,
     ),
     # ``src`` where it is positive, else ``src * weights``, with one weight per channel, or a single
     # one for all. A comparison and a product, as in ``elementwise:leaky-relu``; backward the same

@@ -21,8 +21,8 @@ _IMAGES = {
     "aligned": {"batch": 3, "channels": 64, "height": 8, "width": 8},
     "one pixel": {"batch": 33, "channels": 17},
 }
-# Operations without a kernel on a GPU.
-_NOT_YET = ("scale", "layernorm", "rmsnorm", "swiglu", "rope", "add-rmsnorm")
+# Operations without a kernel of our own on a GPU.
+_NOT_YET = ("scale", "layernorm", "rmsnorm")
 _FLAT = {"few": {"batch": 3, "channels": 5}, "many": {"batch": 17, "channels": 1001}}
 _WEIGHTS = {"small": {"channels": 37}, "large": {"channels": 100_003}}
 
@@ -30,7 +30,7 @@ _WEIGHTS = {"small": {"channels": 37}, "large": {"channels": 100_003}}
 def _layers() -> list[Layer]:
     found = []
     for op, operation in ops_of_kind("pointwise").items():
-        if op in _NOT_YET or op.endswith("-in-place"):
+        if op in _NOT_YET or operation.no_gpu:
             continue
         sizes: dict[str, dict[str, int]] = _IMAGES
         if operation.form == "weights":
@@ -44,6 +44,7 @@ def _layers() -> list[Layer]:
             else:
                 found.append(build_layer(op, **size))
     found.append(build_layer("lrn", local_size=3, k=1, **_IMAGES["small"]))
+    found.append(build_layer("hardtanh", low=-0.25, high=2, **_IMAGES["small"]))
     found.append(build_layer("dropout", keep=0.9, **_IMAGES["aligned"]))
     return found
 

@@ -22,10 +22,11 @@ __device__ __forceinline__ float gelu_tanh(float x) {
 }
 
 template <Activation which>
-__device__ __forceinline__ float value(float x) {
-  if constexpr (which == Activation::relu6) return fminf(fmaxf(x, 0.0f), 6.0f);
+__device__ __forceinline__ float value(float x, Bounds bounds) {
+  if constexpr (which == Activation::clip) return fminf(fmaxf(x, bounds.low), bounds.high);
   if constexpr (which == Activation::hardsigmoid) return fminf(fmaxf(x + 3.0f, 0.0f), 6.0f) / 6.0f;
-  if constexpr (which == Activation::hardswish) return x * value<Activation::hardsigmoid>(x);
+  if constexpr (which == Activation::hardswish)
+    return x * value<Activation::hardsigmoid>(x, bounds);
   if constexpr (which == Activation::sigmoid) return sigmoid(x);
   if constexpr (which == Activation::tanh) return tanhf(x);
   if constexpr (which == Activation::softplus) return softplus(x);
@@ -37,8 +38,8 @@ __device__ __forceinline__ float value(float x) {
 }
 
 template <Activation which>
-__device__ __forceinline__ float slope(float x) {
-  if constexpr (which == Activation::relu6) return x > 0.0f && x < 6.0f ? 1.0f : 0.0f;
+__device__ __forceinline__ float slope(float x, Bounds bounds) {
+  if constexpr (which == Activation::clip) return x > bounds.low && x < bounds.high ? 1.0f : 0.0f;
   if constexpr (which == Activation::hardsigmoid) return fabsf(x) < 3.0f ? 1.0f / 6.0f : 0.0f;
   if constexpr (which == Activation::hardswish) {
     return fabsf(x) < 3.0f ? x / 3.0f + 0.5f : x > 0.0f ? 1.0f : 0.0f;
@@ -67,7 +68,7 @@ __device__ __forceinline__ void with_activation(Activation which, F&& f) {
   case Activation::name:     \
     return f(std::integral_constant<Activation, Activation::name>{})
   switch (which) {
-    PYDLBENCH_CASE(relu6);
+    PYDLBENCH_CASE(clip);
     PYDLBENCH_CASE(hardsigmoid);
     PYDLBENCH_CASE(hardswish);
     PYDLBENCH_CASE(sigmoid);
@@ -85,12 +86,13 @@ __device__ __forceinline__ void with_activation(Activation which, F&& f) {
 struct Value {
   static constexpr int kInputs = 1, kOutputs = 1;
   Activation which;
+  Bounds bounds;
   template <int n>
   __device__ __forceinline__ void operator()(std::int64_t, const float (&in)[1][n],
                                              float (&out)[1][n]) const {
     with_activation(which, [&](auto constant) {
 #pragma unroll
-      for (int i = 0; i < n; ++i) out[0][i] = value<decltype(constant)::value>(in[0][i]);
+      for (int i = 0; i < n; ++i) out[0][i] = value<decltype(constant)::value>(in[0][i], bounds);
     });
   }
 };
@@ -98,13 +100,14 @@ struct Value {
 struct Gradient {
   static constexpr int kInputs = 2, kOutputs = 1;
   Activation which;
+  Bounds bounds;
   template <int n>
   __device__ __forceinline__ void operator()(std::int64_t, const float (&in)[2][n],
                                              float (&out)[1][n]) const {
     with_activation(which, [&](auto constant) {
 #pragma unroll
       for (int i = 0; i < n; ++i) {
-        out[0][i] = slope<decltype(constant)::value>(in[0][i]) * in[1][i];
+        out[0][i] = slope<decltype(constant)::value>(in[0][i], bounds) * in[1][i];
       }
     });
   }
@@ -113,20 +116,22 @@ struct Gradient {
 }  // namespace
 
 void activation_forward(DataType type, const Tiling& tiling, std::int64_t count, Activation which,
-                        const void* src, void* dst, CUstream_st* stream) {
+                        Bounds bounds, const void* src, void* dst, CUstream_st* stream) {
   with_type(type, [&](auto zero) {
     using T = decltype(zero);
-    launch_elementwise<T>(Value{which}, {{static_cast<const T*>(src)}, {static_cast<T*>(dst)}},
-                          count, tiling, stream);
+    launch_elementwise<T>(Value{which, bounds},
+                          {{static_cast<const T*>(src)}, {static_cast<T*>(dst)}}, count, tiling,
+                          stream);
   });
 }
 
 void activation_backward(DataType type, const Tiling& tiling, std::int64_t count, Activation which,
-                         const void* src, const void* ddst, void* dsrc, CUstream_st* stream) {
+                         Bounds bounds, const void* src, const void* ddst, void* dsrc,
+                         CUstream_st* stream) {
   with_type(type, [&](auto zero) {
     using T = decltype(zero);
     launch_elementwise<T>(
-        Gradient{which},
+        Gradient{which, bounds},
         {{static_cast<const T*>(src), static_cast<const T*>(ddst)}, {static_cast<T*>(dsrc)}}, count,
         tiling, stream);
   });

@@ -45,7 +45,7 @@ void add_forward(DataType type, const Tiling& tiling, std::int64_t count, const 
 
 // activations.cu
 enum class Activation {
-  relu6,
+  clip,
   hardsigmoid,
   hardswish,
   sigmoid,
@@ -57,10 +57,14 @@ enum class Activation {
   gelu,
   gelu_tanh
 };
+struct Bounds {
+  float low, high;  // of clip
+};
 void activation_forward(DataType type, const Tiling& tiling, std::int64_t count, Activation which,
-                        const void* src, void* dst, CUstream_st* stream);
+                        Bounds bounds, const void* src, void* dst, CUstream_st* stream);
 void activation_backward(DataType type, const Tiling& tiling, std::int64_t count, Activation which,
-                         const void* src, const void* ddst, void* dsrc, CUstream_st* stream);
+                         Bounds bounds, const void* src, const void* ddst, void* dsrc,
+                         CUstream_st* stream);
 
 // Optimizers: gradient += decay x weights; weights -= rate x gradient; with momentum, velocity = mu
 // x velocity + gradient; weights -= rate x velocity.

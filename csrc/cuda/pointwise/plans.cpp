@@ -24,6 +24,7 @@ constexpr Op kOps[] = {
     {"bias", pointwise::plan_bias, true},
     {"relu", pointwise::plan_relu, false},
     {"relu6", pointwise::plan_activation, false},
+    {"hardtanh", pointwise::plan_activation, false},
     {"hardsigmoid", pointwise::plan_activation, false},
     {"hardswish", pointwise::plan_activation, false},
     {"sigmoid", pointwise::plan_activation, false},

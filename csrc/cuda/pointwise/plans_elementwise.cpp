@@ -60,7 +60,8 @@ struct NamedActivation {
   Activation which;
 };
 constexpr NamedActivation kActivations[] = {
-    {"relu6", Activation::relu6},
+    {"relu6", Activation::clip},
+    {"hardtanh", Activation::clip},
     {"hardsigmoid", Activation::hardsigmoid},
     {"hardswish", Activation::hardswish},
     {"sigmoid", Activation::sigmoid},
@@ -89,19 +90,24 @@ void plan_activation(PlanBuilder& builder) {
                  factor = builder.parameters.take("factor");
     if (alpha != 1.0 || factor != 1.0) throw Unsupported("elu has no factors on a GPU");
   }
+  Bounds bounds{0.0f, 6.0f};
+  if (builder.problem.op == "hardtanh") {
+    bounds = {static_cast<float>(builder.parameters.take("low")),
+              static_cast<float>(builder.parameters.take("high"))};
+  }
   const auto type = builder.type;
   const auto count = builder.count();
   if (builder.is_forward()) {
     add_tiled(builder, 1, {builder.map("src", Use::input), builder.map("dst", Use::output)},
               [=](const Tiling& tiling, const Pointers& p, CUstream_st* stream) {
-                activation_forward(type, tiling, count, which, p[0], p[1], stream);
+                activation_forward(type, tiling, count, which, bounds, p[0], p[1], stream);
               });
   } else {
     add_tiled(builder, 2,
               {builder.map("src", Use::input), builder.map("dst", Use::input),
                builder.map("src", Use::output)},
               [=](const Tiling& tiling, const Pointers& p, CUstream_st* stream) {
-                activation_backward(type, tiling, count, which, p[0], p[1], p[2], stream);
+                activation_backward(type, tiling, count, which, bounds, p[0], p[1], p[2], stream);
               });
   }
 }

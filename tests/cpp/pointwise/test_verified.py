@@ -39,6 +39,7 @@ PROBLEMS = (
         for op in ops_of_kind("pointwise")
         if OPS[op].spread and not OPS[op].no_gpu
     ),
+    "hardtanh:mb2ic5ih3iw7alpha-0.25beta2",
     *("dropout:mb2ic5ih3iw7", "dropout:mb3ic16ih4keep0.9", "dropout:mb3ic9keep1"),
     *("l2:ic37", "l2:ic9001decay0.1", "sgd:ic37", "sgd:ic2049lr0.3"),
     *("momentum:ic37", "momentum:ic2049lr0.3mu0.5"),
