@@ -18,7 +18,7 @@ constexpr std::pair<const char*, Tag> kWeights[] = {{"any", Tag::any}, {"plain",
 struct RecurrentProblem {
   std::int64_t layers, directions, steps, batch, in_size, hidden;
   std::int64_t state;  // its size is that of the projection, if there is one
-  bool peephole;
+  bool peephole, projects;
   static constexpr Field<RecurrentProblem> fields[] = {
       {"layers", &RecurrentProblem::layers},   {"directions", &RecurrentProblem::directions},
       {"steps", &RecurrentProblem::steps},     {"batch", &RecurrentProblem::batch},
@@ -31,6 +31,8 @@ void take_special_fields(Fields& fields, RecurrentProblem& problem) {
   problem.state = fields.has("projection") ? fields.take<std::int64_t>("projection")  //
                                            : problem.hidden;
   problem.peephole = fields.has("peephole") && fields.take<bool>("peephole");
+  problem.projects = fields.has("projected") && fields.take<bool>("projected");
+  problem.projects |= problem.state != problem.hidden;
 }
 
 // The tensors of a layer in the primitive's layout or in the caller's layout; those that the layer
@@ -50,7 +52,7 @@ Tensors tensors_of(const RecurrentProblem& p, memory::dim gates, memory::dim bia
   t.weights = {{l, d, p.in_size, gates, p.hidden}, type, weights};
   t.weights_iter = {{l, d, p.state, gates, p.hidden}, type, weights};
   if (p.peephole) t.peephole = {{l, d, 3, p.hidden}, f32, Tag::abcd};
-  if (p.state != p.hidden) t.projection = {{l, d, p.hidden, p.state}, type, projection};
+  if (p.projects) t.projection = {{l, d, p.hidden, p.state}, type, projection};
   t.bias = {{l, d, biases, p.hidden}, f32, Tag::abcd};
   t.dst = {{p.steps, p.batch, d * p.state}, type, Tag::abc};
   return t;
@@ -239,7 +241,7 @@ void plan(std::vector<Candidate>& candidates, const std::string& primitive,
     candidates.back().is_reference = false;
     // oneDNN 3.2's kernels for AMX compute wrong states if there is a projection.
     const bool wrong = candidates.back().implementation.find("amx") != std::string::npos;
-    if (wrong && p.state != p.hidden) candidates.pop_back();
+    if (wrong && p.projects) candidates.pop_back();
   };
   for (const auto& [variant, tag] : kWeights) {
     // A gradient with a plain projection is planned, but fails when it runs.
@@ -283,7 +285,7 @@ std::vector<Candidate> recurrent_candidates(const Fields& fields, Pass pass, Pre
         "oneDNN has no layers of two directions above one another; nearest: one layer");
   }
   const auto type = data_type(precision);
-  if (!is_forward(pass) && p.state != p.hidden && type != memory::data_type::f32) {
+  if (!is_forward(pass) && p.projects && type != memory::data_type::f32) {
     // In 16 bits, it is planned, but fails when it runs.
     throw Unsupported("oneDNN's gradient of a projection is in fp32 only; nearest: fp32");
   }

@@ -96,8 +96,7 @@ _PRECISIONS: Final = {"f32": "fp32", "bf16": "bf16", "f16": "fp16"}
 _KNOWN_VALUES: Final = {
     "attr-fpmath": "|strict",
     "attr-dropout": "",
-    "with-peephole": "true|false|1|0",
-    "with-projection": "false|0",
+    **dict.fromkeys(("with-peephole", "with-projection"), "true|false|1|0"),
     "direction": "left2right|concat",
     "flags": "[CHO]*",
     **dict.fromkeys(("encoding", "grouped"), ""),
@@ -108,6 +107,8 @@ _KNOWN_VALUES: Final = {
     "attr-rounding-mode": "",
     "skip-nonlinear": "false|0",
 }
+# Parts of an LSTM by the option that adds them.
+_OF_LSTM: Final = {"with-peephole": "peephole", "with-projection": "projected"}
 # Options with numbers, by driver; --mb is one of all drivers.
 _NUMBERS: Final = {
     **dict.fromkeys(("softmax", "concat"), ("axis",)),
@@ -227,10 +228,15 @@ class ListEntry:
                 sizes = {"layers": self._number("l"), "steps": self._number("t")}
                 sizes |= {"directions": 2 if both else 0}
                 variants = [{key: value for key, value in sizes.items() if value}]
-                if layer.op == "lstm" and "with-peephole" in options:
-                    words = options["with-peephole"]
-                    peepholes = dict.fromkeys(word in ("true", "1") for word in words)
-                    variants = [{**variants[0], "peephole": given} for given in peepholes]
+                parts = {
+                    name: dict.fromkeys(word in ("true", "1") for word in options[option])
+                    for option, name in _OF_LSTM.items()
+                    if layer.op == "lstm" and option in options
+                }
+                variants = [
+                    {**variants[0], **dict(zip(parts, chosen, strict=True))}
+                    for chosen in itertools.product(*parts.values())
+                ]
             elif layer.kind == "gemm" and "wtag" in options:
                 variants = [{"weights_tag": _order(tag, self.op)} for tag in options["wtag"]]
             batch = 0 if self.op in _WITH_AXIS else self._number("mb")
@@ -430,8 +436,6 @@ class ListEntry:
             usual = _KNOWN_VALUES.get(key, ".*")
             if key == "flags" and self.op == "bnorm":  # statistics are given: its inference
                 usual = "[GCHO]*"
-            elif key == "with-projection" and "dic" in self.text:
-                usual = "true|false|1|0"
             elif key == "bia-mask":  # of a bias for each column
                 usual = str(2 ** self.text.partition(":")[0].count("x"))
             plain = [bool(re.fullmatch(usual, value)) for value in values]

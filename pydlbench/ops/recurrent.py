@@ -40,6 +40,8 @@ _GATES: Final = {"lstm": 4, "gru": 3, "vanilla-gru": 3, "rnn-tanh": 1, "rnn-relu
 def _settle(values: dict[str, Any]) -> None:
     if "projection" in values and values["projection"] is None:
         values["projection"] = values["hidden"]
+    if values.get("projected"):  # implied by a state of another size
+        values["projected"] = values["projection"] == values["hidden"]
     width = values["directions"] * values.get("projection", values["hidden"])
     if values["layers"] > 1 and values["in_size"] != width:
         # The matrices of all layers are in one tensor.
@@ -73,7 +75,7 @@ def _merge_unprojected(values: dict[str, Any]) -> None:
 
 def _trained(layer: Layer) -> tuple[str, ...]:
     """Return the roles of the weights that a layer has."""
-    others = {"projection": layer.state != layer.hidden, "peephole": layer.peephole}
+    others = {"projection": layer.projects, "peephole": layer.peephole}
     names = (f"weights_{name}" for name, present in others.items() if present)
     return ("weights", "weights_iter", "bias", *names)
 
@@ -108,7 +110,7 @@ def _flops(layer: Layer) -> int:
     (baidu-research/DeepBench, ``code/nvidia/rnn_bench.cu``).
     """
     per_step = int(layer.gates * layer.hidden * (layer.in_size + layer.state))
-    if layer.state != layer.hidden:
+    if layer.projects:
         per_step += layer.hidden * layer.state
     return 2 * int(layer.layers * layer.directions * layer.steps) * layer.batch * per_step
 
@@ -157,7 +159,7 @@ def _lstm(
     if layer.peephole:
         o = o + t.weights_peephole[at][2] * memory
     state = np.sigmoid(o) * np.tanh(memory)
-    if layer.state != layer.hidden:
+    if layer.projects:
         state = np.einsum("bi,io->bo", state, t.weights_projection[at])
     return state, memory
 
@@ -173,10 +175,13 @@ def _gru(np: Any, layer: Layer, own: Any, state: Any, weights: Any, bias: Any) -
 
 
 def _recurrent(cell: str) -> Op:
-    projected = cell == "lstm"
+    may_project = cell == "lstm"
     projection = Field(name="projection", spelling="dic", default=None)
     state = Field(name="state", spelling="sic", default=None)
-    peephole = Field(name="peephole", spelling="peephole", type="flag", default=False, minimum=0)
+    peephole, projected = (
+        Field(name=name, spelling=name, type="flag", default=False, minimum=0)
+        for name in ("peephole", "projected")
+    )
     return Op(
         name=cell,
         key=cell,
@@ -189,11 +194,11 @@ def _recurrent(cell: str) -> Op:
             Field(name="batch", spelling="mb", default=1, shown=True),
             Field(name="in_size", spelling="slc"),
             Field(name="hidden", spelling="dhc"),
-            *((projection, peephole) if projected else ()),
+            *((projection, projected, peephole) if may_project else ()),
         ),
         settle=_settle,
-        other_fields=(state,) if projected else (state, projection),
-        merge=_merge if projected else _merge_unprojected,
+        other_fields=(state,) if may_project else (state, projection),
+        merge=_merge if may_project else _merge_unprojected,
         shown=lambda layer, field: field.name == "projection" and layer.state != layer.hidden,
         shapes=_shapes,
         passes={
@@ -207,8 +212,9 @@ def _recurrent(cell: str) -> Op:
         attributes={
             "gates": lambda _: _GATES[cell],
             "cell": lambda _: cell,
-            "state": lambda s: s.value("projection") if projected else s.hidden,
-            **({} if projected else {"peephole": lambda _: False}),
+            "state": lambda s: s.value("projection") if may_project else s.hidden,
+            "projects": lambda s: s.state != s.hidden or (may_project and s.projected),
+            **({} if may_project else {"peephole": lambda _: False}),
         },
         multiply_adds=True,
         trained=("weights", "weights_iter", "bias", "weights_projection", "weights_peephole"),

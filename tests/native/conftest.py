@@ -183,7 +183,7 @@ RECURRENT = [
         for sizes in ("t1mb3slc8dhc8", "t4mb3slc20dhc16", "l3t3mb2slc8dhc8", "d2t3mb3slc12dhc8")
     ),
     *("lstm:t4mb3slc20dhc16dic8", "lstm:l3t3mb2slc8dhc16dic8", "lstm:t4mb3slc20dhc16peephole1"),
-    "lstm:d2t3mb3slc12dhc8dic4peephole1",
+    *("lstm:d2t3mb3slc12dhc8dic4peephole1", "lstm:t4mb3slc20dhc16projected1"),
 ]
 #: Those that are moved through memory in cold caches too.
 ROTATED: dict[str, Layer] = {

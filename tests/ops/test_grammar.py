@@ -123,6 +123,8 @@ def test_benchdnn_reads_the_same_layer(layer):
         ("lstm:t25slc512dhc512", "lstm:l1t25mb1slc512dhc512"),
         ("lstm:t25slc512dhc512dic512peephole0", "lstm:l1t25mb1slc512dhc512"),
         ("lstm:t2sic3slc5dhc4dic3peephole1", "lstm:l1t2mb1slc5dhc4dic3peephole1"),
+        ("lstm:t2slc5dhc4dic4projected1", "lstm:l1t2mb1slc5dhc4projected1"),
+        ("lstm:t2slc5dhc4dic3projected1", "lstm:l1t2mb1slc5dhc4dic3"),
         ("resize:linear:mb2ic3ih7oh14iw7ow5", "resize:linear:mb2ic3ih7oh14iw7ow5"),
         ("resize:linear:ic3id7od14", "resize:linear:mb1ic3id7od14"),
         ("attention:h8kvh2q128k256d64", "attention:mb1h8kvh2q128k256d64"),

@@ -33,7 +33,7 @@ PROBLEMS = (
     *("3x4:4x2", "2x1x3x4:1x3x4x2"),
     *("attention:mb1h2q3k4d2dv3", "attention:mb1h4kvh2q3d2causal1"),
     *("lstm:l2d2t2mb2slc4dhc2", "gru:l2d2t2mb2slc4dhc2", "vanilla-gru:l2d2t2mb2slc4dhc2"),
-    "lstm:l2d2t2mb2slc4dhc3dic2peephole1",
+    *("lstm:l2d2t2mb2slc4dhc3dic2peephole1", "lstm:l2t2mb2slc3dhc3projected1"),
     *("rnn-tanh:l2d2t2mb2slc4dhc2", "rnn-relu:l2d2t2mb2slc4dhc2"),
     *(f"resize:{mode}:mb1ic2ih3oh5iw4ow2" for mode in RESIZE_MODES),
     *(

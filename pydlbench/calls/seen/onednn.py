@@ -427,7 +427,7 @@ def _rnn(line: _Line) -> Meaning:
     fields: dict[str, Any] = {}
     if "wei_proj" in logged:
         weights.append(line.value((directions, hidden, state), 3))
-        fields["projection"] = state
+        fields |= {"projection": state, "projected": True}
     if "wei_peephole" in logged:
         fields["peephole"] = True
     part = products.recurrent(

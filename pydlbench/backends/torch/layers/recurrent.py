@@ -32,8 +32,10 @@ def variants_of(site: CompilationSite) -> list[Variant]:
         UnsupportedError: there is no operator for the cell, or the mode compiles the layer.
     """
     spec, layer = site.spec, site.spec.layer
-    if layer.cell not in _GATES or layer.peephole:
+    same = layer.projects and layer.state == layer.hidden
+    if layer.cell not in _GATES or layer.peephole or same:
         kind = "peepholes" if layer.peephole else f"a {layer.cell}"
+        kind = "a projection to as many elements" if same else kind
         raise UnsupportedError(f"torch has no operator with {kind}; nearest: --backend native")
     if spec.mode != "eager":
         raise UnsupportedError(f"torch compiles no {layer.cell} as a whole; nearest: --mode eager")

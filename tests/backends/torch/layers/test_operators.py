@@ -160,7 +160,10 @@ def test_recurrent_layers(backend, problem):
         backend.variants(KernelSpec(layer=layer, mode="compiled"))
 
 
-@pytest.mark.parametrize("problem", ["vanilla-gru:t3slc5dhc4", "lstm:t3slc5dhc4peephole1"])
+@pytest.mark.parametrize(
+    "problem",
+    ["vanilla-gru:t3slc5dhc4", "lstm:t3slc5dhc4peephole1", "lstm:t3slc5dhc4projected1"],
+)
 def test_cells_that_pytorch_lacks(backend, problem):
     with pytest.raises(UnsupportedError, match="nearest: --backend native"):
         backend.variants(KernelSpec(layer=parse_problem(problem), mode="eager"))
