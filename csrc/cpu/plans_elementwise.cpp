@@ -44,7 +44,6 @@ const std::vector<Op>& ops() {
       {"ceil", Arithmetic::ceil, {}},
       {"sign", Arithmetic::sign, {}},
       {"power", {}, algorithm::eltwise_pow, 1.0f},  // beta is its number
-      {"glu", Arithmetic::glu, {}},
       {"xlogy", Arithmetic::xlogy, {}},
       {"xlogx", Arithmetic::xlogx, {}},
       {"hardshrink", Arithmetic::hardshrink, {}},

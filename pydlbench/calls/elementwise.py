@@ -131,9 +131,8 @@ def gated(source: Value, axis: int, *, backward: bool = False) -> Iterator[Meani
         backward: whether the call computes the gradient.
     """
     outer, half = math.prod(source.shape[: axis % len(source.shape)]), source.elements // 2
-    layer, pass_ = merged_elementwise("glu", (half,), (half,)), "forward"
-    if backward:
-        layer, pass_ = build_layer("glu-rows", channels=outer, width=half // outer), "backward-data"
+    layer = build_layer("glu", channels=outer, width=half // outer)
+    pass_ = "backward-data" if backward else "forward"
     yield Meaning(kind="activation", flops=layer.flops(pass_) * source.floating)
     require_floating(floating=source.floating)
     yield LayerPass(layer, pass_)

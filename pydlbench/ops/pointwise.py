@@ -412,7 +412,7 @@ _OTHERS: Final = (
     # sigmoid and a product; backward the sigmoid, a product for the first half, and a difference
     # and three products for the second.
     pointwise_op(
-        "glu-rows",
+        "glu",
         {
             "forward": Pass(
                 reads=("src",), writes=("dst",), flops=lambda s: 5 * math.prod(image_shape(s))

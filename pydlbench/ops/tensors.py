@@ -223,7 +223,6 @@ _ELEMENTWISE: Final = (
     _elementwise("div", 2, 1, lambda _, x, y: x / y, positive="src2"),
     _elementwise("max", 2, 1, lambda np, x, y: np.maximum(x, y)),
     _elementwise("min", 2, 1, lambda np, x, y: np.minimum(x, y)),
-    _elementwise("glu", 2, 5, lambda np, x, y: x * np.sigmoid(y), no_gpu=NO_CUDA_KERNEL),
     _elementwise("leaky-relu", 2, 2, lambda np, x, y: np.where(x > 0, x, x * y)),
     # A square, a product, a sum.
     _elementwise("add-square", 2, 3, lambda _, x, y, a: x + a * y * y, numbered=True),

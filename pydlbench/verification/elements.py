@@ -163,7 +163,7 @@ _COLUMNS: Final = (1,)
 #: Axes that are not cut, by op: a result depends on all their elements.
 _UNCUT_AXES: Final[Mapping[str, tuple[int, ...]]] = {
     **dict.fromkeys(("layernorm", "rmsnorm", "add-rmsnorm", "rope"), _ROWS),
-    "glu-rows": (3,),
+    "glu": (3,),
     "groupnorm": (1, 2, 3),
     **dict.fromkeys(("lrn", "softmax-xent", "nll", "concat"), _COLUMNS),
 }

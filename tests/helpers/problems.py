@@ -116,7 +116,7 @@ _SMOOTH = (
 _ROWS = ("softmax", "log-softmax", "layernorm", "rmsnorm")
 LOSSES = ("mse", "l1", "smooth-l1", "bce-logits")
 #: Pointwise ops that only PyTorch computes.
-OF_PYTORCH = ("glu-rows", "sort", "cummax", "cummin")
+OF_PYTORCH = ("sort", "cummax", "cummin")
 _OF_LANGUAGE_MODELS = ("swiglu", "rope", "add-rmsnorm")
 _POINTWISE = (
     *(build_layer(op, **SIDES) for op in (*_PLAIN, *_SMOOTH, *_ROWS, *_OF_LANGUAGE_MODELS)),
@@ -124,7 +124,7 @@ _POINTWISE = (
     build_layer("hardtanh", **SIDES, low=-0.5, high=2),
     build_layer("prelu", **SIDES),
     build_layer("cumsum", **SIDES, axis=2),
-    build_layer("glu-rows", **SIDES),
+    build_layer("glu", **SIDES),
     build_layer("sort", **SIDES, axis=1, k=4),
     build_layer("cummax", **SIDES),
     build_layer("cummin", **SIDES, axis=2),

@@ -56,6 +56,7 @@ def _layers():
         *("dropout:mb3ic16ih4keep0.9", "dropout:mb3ic9keep1", "dropout:mb2ic8ih5keep1e-12"),
         *("groupnorm:mb2ic16ih4g4", "groupnorm:mb1ic12ih120g3", "groupnorm:mb3ic33ih1iw7g33"),
         *("groupnorm:mb40ic12ih5g3factors0", "elu:mb2ic5ih9alpha0.5by2"),
+        "glu:mb3ic2ih3iw5000",
         *("prelu:mb2ic5ih3shared1", "hardtanh:mb2ic5ih9alpha0.25beta2", "prelu:mb1ic3ih120"),
         *("softmax:mb2ic33ih3iw5axis1", "log-softmax:mb2ic3ih17iw5axis2"),
         *("cumsum:mb2ic33ih3iw300axis1", "cumsum:mb2ic3ih17iw5axis2", "cumsum:mb3ic9ih5iw33"),
@@ -149,7 +150,7 @@ def test_every_candidate_is_right(pointwise, pass_, propagation, precision):
             assert "not compared" not in verdict.detail
             assert verdict.points == sum(array.size for array in written.values())
     of_library = OPS[layer.op].spread or OPS[layer.op].form == "rows" or layer.op == "prelu"
-    if of_library and layer.op not in ("rmsnorm", "cumsum", "swiglu"):  # oneDNN's alone
+    if of_library and layer.op not in ("rmsnorm", "cumsum", "swiglu", "glu"):  # oneDNN's alone
         assert not own
     else:
         assert own >= 2 if "avx2" in _cpu.isa() else 1

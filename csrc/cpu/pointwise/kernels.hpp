@@ -79,6 +79,7 @@ enum class Arithmetic {
   addcdiv,
   clamp,
   leaky_relu_gradient,
+  glu_gradient,
   swiglu_gradient,
   // With a mask of bytes as the third operand.
   select,

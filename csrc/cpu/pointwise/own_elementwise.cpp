@@ -1,4 +1,4 @@
-// Our own elementwise loops: ReLU, addition, SwiGLU, dropout, L2 terms and optimizers.
+// Our own elementwise loops: ReLU, addition, gated units, dropout, L2 terms and optimizers.
 #include <algorithm>
 #include <cmath>
 #include <initializer_list>
@@ -63,6 +63,41 @@ void plan_dropout(PlanBuilder& builder) {
 }
 
 }  // namespace
+
+void plan_glu(PlanBuilder& builder) {
+  const auto& p = builder.problem;
+  const Index rows = p.batch * p.channels * p.height, width = p.width;
+  const auto item = memory::data_type_size(builder.type);
+  const auto halves = [&](Use use) {
+    return builder.vector("src", use, {rows, 2 * width}, builder.type);
+  };
+  const auto row = [&](Use use) { return builder.vector("dst", use, {rows, width}, builder.type); };
+  const bool forward = builder.forward();
+  std::vector<Argument> arguments{halves(Use::input), row(forward ? Use::output : Use::input)};
+  if (!forward) arguments.push_back(halves(Use::output));
+  builder.add_streaming("", arguments, 0, [=](const Kernels& k, bool streaming) {
+    return [=, &k](Pointers t, void*) {
+      on_threads(rows * width, [&](Index thread, Index threads) {
+        const Span span = share(rows * width, kGrain, thread, threads);
+        for (Index i = span.begin; i < span.end;) {
+          const Index n = std::min({kPart, span.end - i, width - i % width});
+          const Index first = i / width * 2 * width + i % width;
+          const auto half = [&](int tensor, Index at_half) {
+            return at(t[tensor], first + at_half * width, item);
+          };
+          void *x = half(0, 0), *y = half(0, 1), *dst = at(t[1], i, item);
+          if (forward) {
+            arithmetic(k, Arithmetic::glu, {x, y}, dst, n, streaming);
+          } else {
+            arithmetic(k, Arithmetic::glu, {dst, y}, half(2, 0), n, streaming);
+            arithmetic(k, Arithmetic::glu_gradient, {x, y, dst}, half(2, 1), n, streaming);
+          }
+          i += n;
+        }
+      });
+    };
+  });
+}
 
 void plan_elementwise(PlanBuilder& builder) {
   if (builder.problem.op == "dropout") return plan_dropout(builder);

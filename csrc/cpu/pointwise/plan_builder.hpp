@@ -89,6 +89,7 @@ void plan_activation(PlanBuilder& builder);
 void plan_onednn_maps(PlanBuilder& builder);
 void plan_onednn_normalisations(PlanBuilder& builder);
 void plan_elementwise(PlanBuilder& builder);
+void plan_glu(PlanBuilder& builder);
 void plan_vectors(PlanBuilder& builder);
 void plan_bias(PlanBuilder& builder);
 void plan_batchnorm(PlanBuilder& builder);

@@ -40,6 +40,7 @@ const std::vector<Op>& ops() {
       {"rmsnorm", nullptr, p::plan_rmsnorm},
       {"groupnorm", nullptr, p::plan_groupnorm},
       {"prelu", p::plan_onednn_maps, nullptr},
+      {"glu", nullptr, p::plan_glu},
       {"swiglu", nullptr, p::plan_elementwise},
       {"cumsum", nullptr, p::plan_cumsum},
       {"dropout", nullptr, p::plan_elementwise},

@@ -168,7 +168,12 @@ void arithmetic(Arithmetic op, const void* const* p, const bool* whole, void* to
       });
     case Arithmetic::leaky_relu_gradient:
       return map3<T>(p, whole, dst, n, s, [&](F x, F y, F z) { return y > zero ? x : x * z; });
-    // Of x, with z the incoming gradient.
+    // With z the incoming gradient: of the gate y, and of the source x.
+    case Arithmetic::glu_gradient:
+      return map3<T>(p, whole, dst, n, s, [](F x, F y, F z) {
+        const F share = sigmoid(y);
+        return z * x * share * (1.0f - share);
+      });
     case Arithmetic::swiglu_gradient:
       return map3<T>(p, whole, dst, n, s, [](F x, F y, F z) {
         const F share = sigmoid(x);

@@ -86,7 +86,7 @@ RESULTS = [
         lambda _, t: F.grid_sample(t["src"], t["grid"], align_corners=False),
     ),
     ("grid-sample:mb1ic1ih1oh3", lambda _, t: F.grid_sample(*t.values(), align_corners=False)),
-    ("glu-rows:mb2ic3ih4iw5", lambda _, t: F.glu(t["src"], -1)),
+    ("glu:mb2ic3ih4iw5", lambda _, t: F.glu(t["src"], -1)),
     ("sort:mb2ic3ih4iw9", ordered),
     ("sort:mb2ic7ih3iw2axis1k3", ordered),
     ("sort:mb2ic2ih5iw3axis2k1", ordered),
