@@ -56,6 +56,9 @@ const std::vector<Op>& ops() {
       {"min", Arithmetic::min, {}, 0.0f, 0.0f, algorithm::binary_min},
       {"cast-from-fp32", {}, {}},
       {"cast-to-fp32", {}, {}},
+      {"cast-from-int32", {}, {}},
+      {"cast-from-uint8", {}, {}},
+      {"cast-from-bool", {}, {}},
       {"leaky-relu", Arithmetic::leaky_relu, {}},
       {"add-square", Arithmetic::add_square, {}},
       {"sum3", Arithmetic::sum3, {}},
@@ -131,14 +134,21 @@ void with_prelu(PlanBuilder& builder, const Problem& p, const Argument& dst) {
       [&](const auto& d) { builder.add_primitive("prelu", d, {src, slope, dst}); });
 }
 
-// A conversion between float32 and the type of the precision.
+// A conversion between the type of the precision and another one. oneDNN rounds to the nearest
+// integer, where frameworks truncate.
 void with_cast(PlanBuilder& builder, const Problem& p) {
-  const auto f32 = memory::data_type::f32;
-  const bool widens = p.op->name == "cast-to-fp32";
+  using Type = memory::data_type;
+  const bool to = p.op->name == "cast-to-fp32";
+  if (p.op->name == "cast-from-int32" && builder.type != Type::f32) {
+    throw Unsupported("oneDNN converts int32 to fp32 only; nearest: fp32");
+  }
+  const auto other = p.op->name == "cast-from-int32"                ? Type::s32
+                     : p.op->name.find("fp32") != std::string::npos ? Type::f32
+                                                                    : Type::u8;
   const auto src =
-      builder.vector("src", Use::input, p.dst, widens ? builder.type : f32, DNNL_ARG_FROM);
+      builder.vector("src", Use::input, p.dst, to ? builder.type : other, DNNL_ARG_FROM);
   const auto dst =
-      builder.vector("dst", Use::output, p.dst, widens ? f32 : builder.type, DNNL_ARG_TO);
+      builder.vector("dst", Use::output, p.dst, to ? other : builder.type, DNNL_ARG_TO);
   builder.add_primitive("reorder",
                         dnnl::reorder::primitive_desc(cpu_engine(), src.desc, cpu_engine(),
                                                       dst.desc, user_scratchpad()),

@@ -17,7 +17,7 @@ from pydlbench.calls.meaning import (
     require_floating,
 )
 from pydlbench.errors import UnsupportedError
-from pydlbench.ops.op import Layer
+from pydlbench.ops.op import WHOLE_TYPES, Layer
 from pydlbench.ops.table import build_layer, image_layer
 from pydlbench.ops.tensors import merged_move
 
@@ -92,12 +92,19 @@ def cast(source: Value, dtype: str, reads: int) -> Iterator[Meaning | LayerPass]
     """Return the meaning of a copy to another type in the order in which the source lies."""
     wide, narrow = sorted((source.dtype, dtype), key=bytes_of_type, reverse=True)
     dense = min(source.long_strides, default=1) == 1
-    known = wide == "float32" and narrow in ("bfloat16", "float16") and dense
+    narrow_floats = ("bfloat16", "float16")
+    name, precision = "", narrow
+    if wide == "float32" and narrow in narrow_floats:
+        name = "cast-to-fp32" if dtype == wide else "cast-from-fp32"
+    elif source.dtype in WHOLE_TYPES and dtype in ("float32", *narrow_floats):
+        name, precision = f"cast-from-{source.dtype}", dtype
+    elif dtype in WHOLE_TYPES and source.dtype in ("float32", *narrow_floats):
+        name, precision = f"cast-to-{dtype}", source.dtype
+    known = bool(name) and dense
     writes = source.elements * bytes_of_type(dtype)
-    yield Meaning(kind="copy", reads=reads, writes=writes, dtypes=(narrow,) if known else ())
+    yield Meaning(kind="copy", reads=reads, writes=writes, dtypes=(precision,) if known else ())
     if not known:
         raise no_layer("a conversion")
-    name = "cast-to-fp32" if dtype == wide else "cast-from-fp32"
     yield LayerPass(build_layer(f"elementwise:{name}", src=(source.elements,)))
 
 

@@ -168,6 +168,8 @@ _WORD_BYTES: Final = 4  # float32, the widest precision that is timed, and int32
 INTEGERS: Final = ("labels", "indices")
 #: Role of truth values: bytes that are 0 or 1.
 MASK: Final = "mask"
+#: Bytes of an element by the type of a tensor that is the same in every precision.
+WHOLE_TYPES: Final = {"int64": 8, "int32": 4, "uint8": 1, "bool": 1}
 #: Why an op has no native row on a GPU.
 NO_CUDA_KERNEL: Final = "there is no CUDA kernel for it"
 
@@ -279,6 +281,7 @@ class Op:
         memory_bound: Whether memory rather than arithmetic limits the op.
         exact: Roles that are float32 in every precision: parameters of a normalisation, and sums
             over a whole tensor.
+        whole: Types of roles with whole numbers in every precision: ``int64``.
         positive: Roles whose elements must be above zero: radicands and divisors.
         signs: Roles whose elements are 1 or -1, the first one -1: factors of many numbers, or of an
             overwritten tensor, which would otherwise become denormal after many executions.
@@ -320,6 +323,7 @@ class Op:
     multiply_adds: bool = False
     memory_bound: bool = False
     exact: frozenset[str] = frozenset()
+    whole: Mapping[str, str] = dataclass_field(default_factory=dict)
     positive: frozenset[str] = frozenset()
     signs: frozenset[str] = frozenset()
     distinct: bool = False
@@ -624,6 +628,7 @@ class Layer:
         wide = self.entry.exact.union(INTEGERS)
         given = itemsize if isinstance(itemsize, Mapping) else dict.fromkeys(elements, itemsize)
         sizes = {**given, **dict.fromkeys(wide, _WORD_BYTES), MASK: 1}
+        sizes |= {role: WHOLE_TYPES[kind] for role, kind in self.entry.whole.items()}
         read = sum(touched[role] * sizes[role] for role in self.reads(pass_))
         return math.ceil(read + sum(written[role] * sizes[role] for role in self.writes(pass_)))
 

@@ -15,6 +15,7 @@ from pydlbench.errors import UnsupportedError, UsageError
 from pydlbench.ops.op import (
     MASK,
     NO_CUDA_KERNEL,
+    WHOLE_TYPES,
     Field,
     Layer,
     Op,
@@ -178,6 +179,25 @@ def _cast(name: str, wide: str) -> Op:
     return _elementwise(name, 1, 0, lambda _, x: x * 1.0, no_gpu=NO_CUDA_KERNEL, exact=exact)
 
 
+def _whole_casts(kind: str) -> tuple[Op, Op]:
+    """Return the ops of conversions from a type of whole numbers to the precision, and back."""
+
+    def function(np: Any, x: Any) -> Any:
+        return np.where(x > 0, 1.0, 0.0) if kind == "bool" else np.floor(x)
+
+    return (
+        _elementwise(
+            f"cast-from-{kind}",
+            1,
+            0,
+            lambda _, x: x * 1.0,
+            no_gpu=NO_CUDA_KERNEL,
+            whole={"src": kind},
+        ),
+        _elementwise(f"cast-to-{kind}", 1, 0, function, no_gpu=NO_CUDA_KERNEL, whole={"dst": kind}),
+    )
+
+
 def _function(name: str) -> Op:
     """Return the op of NumPy's function of one tensor with this name."""
     return _elementwise(name, 1, 1, lambda np, x: getattr(np, name)(x), no_gpu=NO_CUDA_KERNEL)
@@ -291,6 +311,7 @@ _ELEMENTWISE: Final = (
     _elementwise("xlogx", 1, 2, lambda np, x: x * np.log(x), positive="src", no_gpu=NO_CUDA_KERNEL),
     _cast("cast-from-fp32", "src"),
     _cast("cast-to-fp32", "dst"),
+    *(op for kind in WHOLE_TYPES for op in _whole_casts(kind)),
 )
 
 
@@ -904,7 +925,9 @@ _DISTANCE: Final = _tensor_op(
 )
 
 _OVERWRITING: Final = [
-    op for op in _ELEMENTWISE if op.passes["forward"].writes == ("dst",) and not op.exact
+    op
+    for op in _ELEMENTWISE
+    if op.passes["forward"].writes == ("dst",) and not op.exact and not op.whole
 ]
 
 TENSOR_OPS: Final = (

@@ -452,13 +452,8 @@ def _values(layer: Layer, pass_: str, role: str, precision: str, seed: int) -> D
     """Draw one tensor, from its own random stream."""
     entropy, shape = (seed, _number(role)), layer.shapes()[role]
     rng = np.random.Generator(np.random.SFC64(np.random.SeedSequence(entropy)))
-    if role in INTEGERS:
-        if layer.entry.distinct:
-            sets = np.arange(layer.rows)[None, :, None].repeat(layer.index_tables, 0)
-            rows = rng.permuted(sets.repeat(layer.index_width, 2), axis=1)[:, : layer.count]
-            return rows.astype(np.float32).reshape(shape)
-        least_above = layer.rows if role == "indices" else layer.channels
-        return rng.integers(0, least_above, shape).astype(np.float32)
+    if role in INTEGERS or role in layer.entry.whole:
+        return _whole_numbers(layer, role, rng).astype(np.float32).reshape(shape)
     if role == MASK:
         mask = rng.integers(0, 2, shape).astype(np.float32)
         # A select in place has to change at least one element.
@@ -488,8 +483,24 @@ def _values(layer: Layer, pass_: str, role: str, precision: str, seed: int) -> D
     return _factors(layer, role, drawn)
 
 
+def _whole_numbers(layer: Layer, role: str, rng: np.random.Generator) -> NDArray[Any]:
+    """Draw indices, labels, or numbers to be converted."""
+    if layer.entry.distinct:
+        sets = np.arange(layer.rows)[None, :, None].repeat(layer.index_tables, 0)
+        return rng.permuted(sets.repeat(layer.index_width, 2), axis=1)[:, : layer.count]
+    if role in layer.entry.whole:
+        least_above = 2 if layer.entry.whole[role] == "bool" else 128
+    else:
+        least_above = layer.rows if role == "indices" else layer.channels
+    return rng.integers(0, least_above, layer.shapes()[role])
+
+
 def _factors(layer: Layer, role: str, drawn: UniformTensor) -> DrawnInput:
     """Return a tensor whose elements are signs, positive, or multiplied with each other."""
+    if layer.entry.whole:  # positive, and zeros among those that become truth values
+        sizes = np.abs(drawn.array())
+        truths = "bool" in layer.entry.whole.values()
+        return np.floor(2 * sizes) if truths else round_to(drawn.precision, 127 * sizes)
     if role in layer.entry.signs:
         array = drawn.array()
         array.flat[0] = -1  # at least one factor has to change something

@@ -46,6 +46,8 @@ class SharedOperands:
     ) -> None:
         if precision in FP8_PRECISIONS:
             raise UnsupportedError(f"{precision}: kernels of your own are not verified in it yet")
+        if layer.entry.whole:
+            raise UnsupportedError(f"{layer.op}: kernels of your own have floating-point operands")
         half = "fp16" if precision.startswith("fp16") else "bf16"
         shapes = layer.shapes()
         self._fields: dict[str, tuple[int, int, str]] = {}

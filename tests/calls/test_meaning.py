@@ -1050,6 +1050,12 @@ SUMS = [
         0,
     ),
     (aten("_to_copy.default(T2x3, dtype=torch.bfloat16)"), "elementwise:cast-from-fp32:6", 0),
+    (aten("_to_copy.default(T2x3, dtype=torch.int64)"), "elementwise:cast-to-int64:6", 0),
+    (
+        aten("_to_copy.default(bool[2, 3](3, 1), dtype=torch.bfloat16)"),
+        "elementwise:cast-from-bool:6",
+        0,
+    ),
     (
         aten("copy_.default(T2x3, bfloat16[2, 3](3, 1))"),
         "elementwise:cast-to-fp32:6",
@@ -1246,7 +1252,11 @@ LAYERLESS = [
         2520,
         "resizing by a factor that is not that of its sizes has no layer",
     ),
-    (aten("_to_copy.default(T2x3, dtype=torch.int64)"), 0, "a conversion has no layer"),
+    (
+        aten("_to_copy.default(int64[2, 3](3, 1), dtype=torch.int32)"),
+        0,
+        "a conversion has no layer",
+    ),
     *(
         (aten(f"{call}.default({operands})"), 0, "a conversion has no layer")
         for call, operands in (

@@ -10,7 +10,7 @@ import pytest
 
 from pydlbench.errors import UnsupportedError
 from pydlbench.ops.descriptor import parse_problem
-from pydlbench.ops.op import IN_PLACE
+from pydlbench.ops.op import IN_PLACE, WHOLE_TYPES
 from pydlbench.ops.table import build_layer, ops_of_kind
 from pydlbench.records.measurement import KernelSpec
 
@@ -144,7 +144,8 @@ _NUMBERS = {"add": (0.5, 1.0, -1.0)} | dict.fromkeys(
 # Ops with functions of PyTorch, and no native kernel.
 _OF_FRAMEWORKS = (
     *("log1p", "expm1", "erf", "sin", "cos", "var", "std", "prelu-gradient", "norm1"),
-    *("log2", "log10"),
+    *("log2", "log10", "cast-from-int64"),
+    *(f"cast-to-{kind}" for kind in WHOLE_TYPES),
 )
 ELEMENTWISE = [
     build_layer(

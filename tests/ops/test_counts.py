@@ -186,6 +186,8 @@ COUNTS = [
     # One of the tensors is in float32.
     ("elementwise:cast-from-fp32:9", "forward", 0, None, 4 * 9 + 2 * 9),
     ("elementwise:cast-to-fp32:9", "forward", 0, None, 2 * 9 + 4 * 9),
+    ("elementwise:cast-from-bool:9", "forward", 0, None, 9 + 2 * 9),
+    ("elementwise:cast-to-int64:9", "forward", 0, None, 2 * 9 + 8 * 9),
     ("elementwise:sum3:9:9:1", "forward", 18, None, 56),
     ("elementwise:sum3-in-place:9:9:1", "forward", 18, None, 56),
     ("elementwise:add:9:9by2", "forward", 18, None, 54),

@@ -63,6 +63,11 @@ PROBLEMS = (
     *(f"elementwise:{op}:4x6:4x1" for op in ("eq", "ne", "lt", "le", "gt", "ge")),
     *("elementwise:prelu-gradient:4x3x5:4x3x5:3x1", "elementwise:cast-from-fp32:4x6"),
     *(
+        "elementwise:cast-from-int64:4x6",
+        "elementwise:cast-to-int32:4x6",
+        "elementwise:cast-to-bool:4x6",
+    ),
+    *(
         "elementwise:cast-to-fp32:4x6",
         "move:replicate:2x5x4:2x8x9",
         "cumprod:mb2ic3ih2iw4axis2",

@@ -397,6 +397,10 @@ _ELEMENTWISE: Final[Mapping[str, Function]] = {
 
 def _arithmetic(layer: Any, options: TorchForwardOptions) -> Function:
     name = layer.op.removesuffix(IN_PLACE)
+    if layer.entry.whole:
+        kind = layer.entry.whole.get("dst")
+        result = getattr(torch, kind) if kind else options.dtype
+        return lambda x: x.to(result)
     if name.startswith("cast"):
         if options.dtype == torch.float32:
             raise UnsupportedError("nothing is converted in fp32; nearest: --precision bf16")

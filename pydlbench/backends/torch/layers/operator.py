@@ -101,6 +101,8 @@ class TorchOperands:
             dtype = torch.int64
         if role == MASK:
             dtype = torch.bool
+        if role in self.layer.entry.whole:
+            dtype = getattr(torch, self.layer.entry.whole[role])
         like = self._formats.get(len(shape))
         if role not in self.inputs:
             return self.place.empty(shape, like, dtype).zero_()
