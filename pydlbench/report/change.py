@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
+from pydlbench.analysis.ledger_difference import TRACED_STEP
 from pydlbench.compare.comparison import FASTER, SLOWER, Comparison
 from pydlbench.grouping import sum_by
 from pydlbench.records.agreement import (
@@ -165,6 +166,11 @@ def _parts(comparison: Comparison, change: ModelChange) -> str:
     word = "saved" if whole < 0 else "added"
     named = ", ".join(f"{name} {format_seconds(abs(part))}" for name, part in parts[:MAX_NAMED])
     which = f", of which {named}" if named else ""
+    # Traced steps run once, in one process: the machine may be slower during one of the two.
+    untraced_s = sum(each.difference_s for each in change.rows if each.operator == TRACED_STEP)
+    if abs(untraced_s) > abs(whole):
+        traced = format_seconds(whole - untraced_s)
+        which = f"; traced steps differ by {traced} instead, so no call is named"
     return f"; {word}: {format_seconds(abs(whole))}{which}"
 
 

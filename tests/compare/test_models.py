@@ -95,6 +95,16 @@ def test_the_verdict_is_that_of_the_rounds_in_turn(run_record, factor, scatter, 
     assert found.to_dict()["settings"]["confidence"] == 0.95
 
 
+def test_no_call_is_named_if_traced_steps_differ_otherwise(run_record):
+    slow = {name: 3 * seconds for name, seconds in CALLS.items()}
+    b = msgspec.structs.replace(record("new", 1.1), calls=record("new", calls=slow).calls)
+    found = compared(run_record, b)
+    first = conclude(found, found.change)[0]
+    assert found.rows[0].verdict == "SLOWER"
+    assert "added: 6.50 ms" in first
+    assert "aten.addmm" not in first
+
+
 def test_the_ratios_of_adjacent_samples_come_before_those_of_medians(run_record):
     ratios = {n: (1.05 + 0.001 * (n % 2),) * 2 for n in range(6)}
     found = compared(run_record, record("new", 0.9, ratios=ratios))
