@@ -29,6 +29,8 @@ CONFIDENCE: Final = 0.95
 #: logarithm less 1.8 standard errors, the upper 5 % of Student's t for the usual number of
 #: repetitions, is above the resolution of about three of them.
 RESOLUTION: Final = 0.019
+#: Note on steps that were sampled alternately.
+ADJACENT: Final = "the ratio is from adjacent samples, so it is not exactly that of the medians"
 #: Note on steps of which most rounds were disturbed; interference in a round affects both.
 DISTURBED: Final = "other work disturbed most rounds: the interval is wide"
 
@@ -132,7 +134,8 @@ def compare_models(
         seconds=(seconds[0], seconds[1]),
         libraries=(first.library, second.library),
     )
-    notes = [DISTURBED] if first.contended or second.contended else []
+    notes = [ADJACENT] if pair.rounds else []
+    notes += [DISTURBED] if first.contended or second.contended else []
     batches = (first.spec.batch, second.spec.batch)
     if len({*batches}) > 1:
         notes.append(

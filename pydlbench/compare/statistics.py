@@ -24,6 +24,10 @@ from pydlbench.compare.comparison import (
 MAX_FREEDOM: Final = 200
 # With fewer repetitions a trimmed mean has a wider interval than the mean.
 _LEAST_TRIMMED: Final = 10
+# Degrees of freedom of the usual variance of a round, beside those of a repetition's own rounds.
+_PRIOR_FREEDOM: Final = 4
+# Clocks resolve no ratio below a millionth.
+_LEAST_VARIANCE: Final = 1e-12
 # Nearly the largest logarithm whose exponential is a finite float.
 _MAX_LOG: Final = 700.0
 
@@ -196,9 +200,11 @@ def weighted_spread(logs: Sequence[NDArray[Any]]) -> Spread:
     means = np.array([spread.means[0] for spread in rounds])
     counts = np.array([spread.counts[0] for spread in rounds])
     sums = np.array([(spread.rest**2).sum() for spread in rounds])
-    own = sums / (counts * (counts - 1))
-    # Few rounds may be close by chance, and clocks resolve no less than a millionth.
-    own = np.maximum(own, max(np.quantile(own, 0.25), 1e-12))
+    # Few rounds may be close by chance: the usual variance of a round counts like some more rounds.
+    freedom = counts - 1
+    single = sums / freedom
+    single = (_PRIOR_FREEDOM * np.median(single) + freedom * single) / (_PRIOR_FREEDOM + freedom)
+    own = np.maximum(single / counts, _LEAST_VARIANCE)
     weights = 1 / own
     excess = (weights * (means - np.average(means, weights=weights)) ** 2).sum() - len(logs) + 1
     between = excess / (weights.sum() - (weights**2).sum() / weights.sum()) if len(logs) > 1 else 0

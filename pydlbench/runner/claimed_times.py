@@ -34,11 +34,9 @@ _MIN_REQUESTS: Final = 4
 _LOOP_OVERHEADS: Final = 8
 _MAX_SHORTER: Final = 20
 # An execution in a loop may take this many times the claimed one, in three quarters of the loops of
-# a group and in half of the groups: on two cores of a virtual machine a neighbour prolonged one of
-# four loops.
+# a group and in half of the groups, and in three quarters of the processes.
 _MAX_LOOP_FACTOR: Final = 1.25
 _JUDGED_QUANTILE: Final = 0.25
-_GROUPED: Final = 6
 # Once there are enough loops, they take this share of the time of the requests; the system draws
 # the requests that they follow. Claims of all requests of a process are compared with its loops, so
 # that few more loops are needed.
@@ -97,9 +95,13 @@ class ClaimedTimes:
 
     Args:
         judged: returns the factor that is judged, of those of all requests.
+        grouped: number of loops, or of processes, that are judged together.
     """
 
-    def __init__(self, judged: Callable[[Sequence[float]], float] = min) -> None:
+    def __init__(
+        self, judged: Callable[[Sequence[float]], float] = min, grouped: int = _MIN_REQUESTS
+    ) -> None:
+        self._grouped = grouped
         self._factors: list[float] = []
         # Seconds of an execution in loops, and as claimed for requests, by process: the machine may
         # be slower for some seconds.
@@ -180,7 +182,8 @@ class ClaimedTimes:
             shortest = max(claimed, elapsed / (request.samples * inner * _MAX_SHORTER))
             inner = math.ceil(wanted / shortest)
             share = _LOOPED * elapsed / (inner * shortest)
-            if len(self._loops) >= _GROUPED and _DRAW() > share:
+            first = len(self._claims[worker.pid]) == 1
+            if len(self._loops) >= self._grouped and not first and _DRAW() > share:
                 return
             begin, others = undisturbed_s(worker), others_s(worker)
             chunk = sample(msgspec.structs.replace(request, samples=1, inner=inner, untimed=0))
@@ -192,12 +195,19 @@ class ClaimedTimes:
         self._own.append(loop_s / max(sum(chunk.seconds) / len(chunk.seconds), 1e-9))
         factors = [seconds / median(self._claims[process]) for process, seconds in self._loops]
         groups = [
-            quantile(factors[first : first + _GROUPED], _JUDGED_QUANTILE)
-            for first in range(0, len(factors) - _GROUPED + 1, _GROUPED)
+            quantile(factors[first : first + self._grouped], _JUDGED_QUANTILE)
+            for first in range(0, len(factors) - self._grouped + 1, self._grouped)
         ]
         judged = [median_low(groups)] if groups else []
         if len(self._own) >= _MIN_REQUESTS:
             judged.append(quantile(self._own, _JUDGED_QUANTILE))
+        # A clock may be right in the first process, which has most loops.
+        for values in (factors, self._own):
+            processes: dict[int | None, list[float]] = {}
+            for (process, _), value in zip(self._loops, values, strict=True):
+                processes.setdefault(process, []).append(value)
+            if len(processes) >= self._grouped:
+                judged.append(quantile(map(median, processes.values()), _JUDGED_QUANTILE))
         if (factor := max(judged, default=0.0)) > _MAX_LOOP_FACTOR:
             raise _changed_clock(factor)
 

@@ -110,11 +110,15 @@ def test_a_repetition_that_scatters_moves_the_mean_little():
 
 
 @pytest.mark.parametrize("between", [0.0, 0.01])
-def test_the_interval_of_weighted_repetitions_covers(between):
-    draw, inside = np.random.default_rng(5), 0
+def test_the_interval_of_weighted_repetitions_covers_and_is_narrower(between):
+    draw, inside, halves = np.random.default_rng(5), 0, []
     for _ in range(200):
         scatter = 0.03 * np.exp(draw.normal(0, 1, 12))
         rounds = [draw.normal(0, between) + s * draw.normal(size=15) for s in scatter]
         mean, half = interval(weighted_spread(rounds))
         inside += abs(mean) < half
-    assert 180 <= inside <= 199
+        means = np.array([each.mean() for each in rounds])
+        halves.append((half, interval(trimmed_spread(means[:, None]))[1]))
+    assert inside >= 184
+    weighted, equal = np.mean(halves, axis=0)
+    assert weighted < 0.9 * equal

@@ -5,7 +5,6 @@ The host's clock is invented: it advances with the executions of an invented pro
 
 import itertools
 import math
-import random
 from types import SimpleNamespace
 
 import pytest
@@ -57,12 +56,15 @@ class Process:
         return Chunk(seconds=tuple(seconds))
 
 
-def judge(monkeypatch, process, request=None, copied=0, visits=16, others=0.0, each=1000):
+def judge(
+    monkeypatch, process, request=None, copied=0, visits=16, others=0.0, each=1000, before=bool
+):
     monkeypatch.setattr(claimed_times, "undisturbed_s", lambda _: process.now)
     monkeypatch.setattr(claimed_times, "others_s", lambda _: others * process.now)
     request = request or ChunkRequest(samples=8, untimed=0)
-    checked = ClaimedTimes(median)
+    checked = ClaimedTimes(median) if each >= visits else ClaimedTimes(median, 6)
     for number in range(visits):
+        before(number)
         worker = SimpleNamespace(pid=number // each)
         begin = process.now
         chunk = process.sample(request)
@@ -156,10 +158,19 @@ def test_loops_on_a_slower_machine_are_not_held_against_later_processes(monkeypa
     judge(monkeypatch, slow, ChunkRequest(samples=1), visits=200, each=20)
 
 
-def test_a_clock_that_is_divided_in_later_processes_is_refused(monkeypatch):
-    monkeypatch.setattr(claimed_times, "_DRAW", random.Random(1).random)
-    process = Process(0.02, 1.6)
-    # Its clock is right in loops, too.
-    process.lies = lambda request: process.now > 2 and request.inner == 1
+@pytest.mark.parametrize(("processes", "requests"), [(10, 4), (10, 20), (24, 8)])
+def test_a_clock_that_is_divided_in_later_processes_is_refused(monkeypatch, processes, requests):
+    process, first = Process(0.045, 1.6), []
+    # It is divided in loops of these processes, too.
+    process.lies = lambda _: bool(first)
+
+    def lie_from_now_on(number):
+        first.extend([True] if number >= requests else [])
+
     with pytest.raises(RefusedKernelError, match="host's clock"):
-        judge(monkeypatch, process, ChunkRequest(samples=1), visits=400, each=20)
+        judge(
+            *(monkeypatch, process, ChunkRequest(samples=1)),
+            visits=processes * requests,
+            each=requests,
+            before=lie_from_now_on,
+        )
