@@ -107,7 +107,7 @@ def test_slices_of_planted_changes_add_up(tmp_path, capsys, monkeypatch):
     spec.loader.exec_module(module)
     answers = iter([("SLOWER", 1.03), ("SAME", 1.0), ("UNCLEAR", 1.02), ("SLOWER", 1.02)])
 
-    def compare(_folder, model, units, _repetitions):
+    def compare(_folder, model, units):
         return module.Found(model, units, *next(answers), 30.0)
 
     monkeypatch.setattr(module, "compare", compare)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import pytest
-from msgspec.structs import replace as replace_call
+from msgspec.structs import replace as replace_struct
 
 from pydlbench.analysis.breakdown import break_down
 from pydlbench.analysis.call_times import (
@@ -297,10 +297,10 @@ def test_where_half_of_the_rounds_were_quiet_numbers_are_of_these() -> None:
     table.forget(STEP)
     for visit in native:  # in three rounds somebody else slows the native kernel down, not the step
         slow = visit.round in (0, 2, 4)
-        table.add(replace(visit, seconds=[9 * visit.median if slow else visit.median]))
+        table.add(replace_struct(visit, seconds=[9 * visit.median if slow else visit.median]))
     for visit in step:
         seen = "somebody else" if visit.round in (0, 2, 4) else None
-        table.add(replace(visit, disturbance=seen))
+        table.add(replace_struct(visit, disturbance=seen))
     found = break_down(table, machine.parts())
     undisturbed = break_down(machine.table(), machine.parts())
     assert milliseconds(found)["choice"] == milliseconds(undisturbed)["choice"]
@@ -343,7 +343,7 @@ def test_a_small_call_without_a_layer_does_not_hide_the_limit_of_its_module(
     machine = Machine()
     machine.in_context.append(seconds)
     machine.alone["add"] = seconds
-    add = replace_call(CONVOLUTION, operator="aten.add", signature="add")
+    add = replace_struct(CONVOLUTION, operator="aten.add", signature="add")
     found = break_down(machine.table(), machine.parts(calls=(*CALLS, add)))
     rows = {row.module: row for row in found.modules}
     assert rows["conv1"].seconds == pytest.approx(30 * MS + seconds)
@@ -370,7 +370,7 @@ def test_a_kernel_of_a_compiler_is_named_once(
     module: str, operator: str, signature: str, name: str
 ) -> None:
     machine = Machine()
-    call = replace_call(RELU, module=module, operator=operator, signature=signature)
+    call = replace_struct(RELU, module=module, operator=operator, signature=signature)
     calls = (CONVOLUTION, call, CONVOLUTION, call, VIEW)
     found = break_down(machine.table(), machine.parts(calls=calls))
     (term,) = (one for one in found.terms if one.term == "calls that are not run alone")

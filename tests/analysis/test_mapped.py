@@ -40,7 +40,7 @@ def test_the_work_of_a_recorded_step_is_that_of_its_modules():
 def test_an_operator_lacks_layers_for_all_of_its_reasons():
     calls = [
         RecordedCall(signature=f"aten.clone.default({one})", operator="aten.clone")
-        for one in ("float32[4, 6](12, 2)", "int64[4](1)", "int64[8](1)")
+        for one in ("float32[4, 6](12, 2)", "int16[4](1)", "int16[8](1)")
     ]
     how = {"phase": "forward", "precision": "fp32", "device": "cpu", "cache_bytes": None}
     found = recorded_plan(calls, name="my.py:build", batch=2, **how).recorded.unmapped
