@@ -117,8 +117,6 @@ def _read_value(field: Field, spelling: str, text: str, position: int) -> tuple[
             )
         return tuple(map(int, match.group())), match.end()
     number, position = read_number(text, position, spelling, field.minimum - field.offset)
-    if field.type == "flag":
-        return bool(number), position
     if field.type != "sum":
         return number + field.offset, position
     numbers = [number]

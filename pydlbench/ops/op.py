@@ -129,7 +129,7 @@ def _word(field: Field, value: Any) -> str:
 
 def _flag(field: Field, value: Any) -> bool:
     if value not in (True, False):
-        raise field.error(value, "neither true nor false")
+        raise field.error(value, "neither 0 nor 1; nearest: 1")
     return bool(value)
 
 

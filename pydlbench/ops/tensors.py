@@ -668,7 +668,7 @@ def _read_gather(op: Op, tensors: list[Sizes]) -> dict[str, Any]:
 def _settle_gather(values: dict[str, Any]) -> None:
     for name, most in (("index_tables", "tables"), ("index_width", "width")):
         if values[name] not in (1, values[most]):
-            raise UsageError(f"{name}={values[name]}: neither 1 nor {most}; nearest: 1")
+            raise UsageError(f"{name}={values[name]}: neither 1 nor {values[most]}; nearest: 1")
 
 
 def _settle_distinct(values: dict[str, Any]) -> None:
@@ -836,8 +836,9 @@ _GATHERS: Final = (
 
 
 def _settle_fft(values: dict[str, Any]) -> None:
-    if not 1 <= values["over"] <= len(values["src"]):
-        raise UsageError(f"over={values['sides']}: not dimensions of the shape; nearest: 1")
+    rank = len(values["src"])
+    if values["over"] > rank:
+        raise UsageError(f"by{values['over']}: the shape has only {rank}; nearest: by{rank}")
 
 
 def _half(shape: Shape) -> Shape:

@@ -251,6 +251,22 @@ def test_malformed_descriptors_name_the_position(text, column, part):
     assert "\n" not in message
 
 
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("fft:real:8by2", "by2: .*only 1; nearest: by1"),
+        ("fft:complex:4x8by3", "by3: .*only 2; nearest: by2"),
+        ("gather:rows:2x5x4:3x3", "index_tables=3: neither 1 nor 2"),
+        ("gather:rows:2x5x4:2x3x3", "index_width=3: neither 1 nor 4"),
+        ("lstm:t2slc5dhc4peephole2", "peephole=2: neither 0 nor 1"),
+        ("groupnorm:ic4factors2", "factors=2: neither 0 nor 1"),
+    ],
+)
+def test_values_that_do_not_fit_each_other_name_the_nearest(text, part):
+    with pytest.raises(UsageError, match=part):
+        parse_problem(text)
+
+
 @given(
     start=st.sampled_from(["", *(op.prefix for op in OPS.values())]),
     fields=st.text(alphabet='gmbicohwlskaepdty+._0123456789-x:e"n@ ', max_size=24),
