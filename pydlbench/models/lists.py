@@ -228,15 +228,7 @@ class ListEntry:
                 sizes = {"layers": self._number("l"), "steps": self._number("t")}
                 sizes |= {"directions": 2 if both else 0}
                 variants = [{key: value for key, value in sizes.items() if value}]
-                parts = {
-                    name: dict.fromkeys(word in ("true", "1") for word in options[option])
-                    for option, name in _OF_LSTM.items()
-                    if layer.op == "lstm" and option in options
-                }
-                variants = [
-                    {**variants[0], **dict(zip(parts, chosen, strict=True))}
-                    for chosen in itertools.product(*parts.values())
-                ]
+                variants = [{**variants[0], **parts} for parts in self._parts(layer, omitted)]
             elif layer.kind == "gemm" and "wtag" in options:
                 variants = [{"weights_tag": _order(tag, self.op)} for tag in options["wtag"]]
             batch = 0 if self.op in _WITH_AXIS else self._number("mb")
@@ -263,6 +255,38 @@ class ListEntry:
             )
             for layer in found
         ]
+
+    def _parts(self, layer: Layer, omitted: dict[str, None]) -> list[dict[str, bool]]:
+        """Return the fields of an LSTM's parts with all combinations of their options.
+
+        Args:
+            layer: The recurrent layer. Cells other than an LSTM have no such fields.
+            omitted: Receives combinations that the layer cannot have.
+
+        Raises:
+            UnsupportedError: The layer can have no combination.
+        """
+        given = {option: self.options[option] for option in _OF_LSTM if option in self.options}
+        found = []
+        for words in itertools.product(*given.values()):
+            pairs = [*zip(given, words, strict=True)]
+            parts = {_OF_LSTM[option]: word in ("true", "1") for option, word in pairs}
+            if layer.op != "lstm":
+                fits, parts = not any(parts.values()), {}
+            else:
+                fits = layer.state == layer.hidden or parts.get("projected", True)
+            if fits:
+                found.append(parts)
+            else:
+                text = " ".join(f"--{option}={word}" for option, word in pairs)
+                omitted[f"{layer.op} {text}"] = None
+        if not found:
+            text = " ".join(f"--{option}={','.join(words)}" for option, words in given.items())
+            why = f"{layer.op} has no such parts; nearest: --alg=VANILLA_LSTM"
+            if layer.op == "lstm":
+                why = f"states of {layer.state} are projected; nearest: --with-projection=true"
+            raise UnsupportedError(f"{text}: {why}")
+        return found
 
     def _with_all_shapes(self) -> str:
         """Return the descriptor with the shapes of all operands, in the form of our ops."""

@@ -129,6 +129,45 @@ def test_variants_of_an_lstm(tmp_path):
     assert (same.changed, same.layer.problem) == ("", "lstm:l1t3mb1slc6dhc6projected1")
 
 
+@pytest.mark.parametrize(
+    ("text", "problems", "omitted"),
+    [
+        (
+            "--alg=VANILLA_GRU --with-peephole=true,false t3sic6",
+            ["vanilla-gru:l1t3mb1slc6dhc6"],
+            "vanilla-gru --with-peephole=true",
+        ),
+        (
+            "--alg=VANILLA_LSTM --with-projection=true,false t3sic4slc8dhc6dic4",
+            ["lstm:l1t3mb1slc8dhc6dic4"],
+            "lstm --with-projection=false",
+        ),
+        ("--alg=VANILLA_LSTM --with-projection=false t3sic6", ["lstm:l1t3mb1slc6dhc6"], ""),
+        ("--alg=LBR_GRU --with-projection=false t3sic6", ["gru:l1t3mb1slc6dhc6"], ""),
+    ],
+)
+def test_parts_that_a_cell_cannot_have_are_omitted(tmp_path, text, problems, omitted):
+    found = listed(tmp_path, text, driver="rnn")
+    assert [row.layer.problem for row in found] == problems
+    assert {row.omitted for row in found} == {omitted}
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("--alg=VANILLA_GRU --with-peephole=true t3sic6", "vanilla-gru has no such.*VANILLA_LSTM"),
+        ("--alg=LBR_GRU --with-projection=true t3sic6", "gru has no such.*VANILLA_LSTM"),
+        (
+            "--alg=VANILLA_LSTM --with-projection=false t3sic4slc8dhc6dic4",
+            "states of 4 are .*=true",
+        ),
+    ],
+)
+def test_a_cell_without_the_parts_that_a_list_asks_for_is_refused(tmp_path, text, reason):
+    with pytest.raises(UsageError, match=reason):
+        listed(tmp_path, text, driver="rnn")
+
+
 def test_op_goes_before_the_folder(tmp_path):
     (row,) = listed(tmp_path, "t3sic6", driver="rnn", op="lstm")
     assert row.layer == parse_problem("lstm:t3sic6")
