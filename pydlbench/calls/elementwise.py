@@ -130,12 +130,14 @@ def gated(source: Value, axis: int, *, backward: bool = False) -> Iterator[Meani
         axis: dimension along which they are.
         backward: whether the call computes the gradient.
     """
-    outer, half = math.prod(source.shape[: axis % len(source.shape)]), source.elements // 2
-    layer = build_layer("glu", channels=outer, width=half // outer)
+    axis %= len(source.shape)
+    outer, inner = math.prod(source.shape[:axis]), math.prod(source.shape[axis:])
     pass_ = "backward-data" if backward else "forward"
-    yield Meaning(kind="activation", flops=layer.flops(pass_) * source.floating)
+    per_pair = build_layer("glu", channels=1, width=1).flops(pass_)
+    flops = source.elements // 2 * per_pair * source.floating
+    yield Meaning(kind="activation", flops=flops)
     require_floating(floating=source.floating)
-    yield LayerPass(layer, pass_)
+    yield LayerPass(build_layer("glu", channels=outer, width=inner // 2), pass_)
 
 
 @meaning_rule

@@ -253,6 +253,8 @@ def table_sizes(
         raise no_layer("gathering from a part of a table")
     stored = index.stored_shape
     own = {"index_tables": math.prod(stored[:axis]), "index_width": math.prod(stored[behind:])}
+    if any(own[f"index_{name}"] not in (1, sizes[name]) for name in ("tables", "width")):
+        raise no_layer("an index repeated along some dimensions")
     return {**sizes, **own, "count": index.shape[axis]}
 
 
@@ -277,7 +279,13 @@ def gather(
 
 @meaning_rule
 def bags(
-    table: Value, indices: Value, offsets: Value, writes: int | None, why: str
+    table: Value,
+    indices: Value,
+    offsets: Value,
+    writes: int | None,
+    why: str,
+    *,
+    end: bool = False,
 ) -> Iterator[Meaning | LayerPass]:
     """Return the meaning of sums of rows of a table, as if all bags were of one length.
 
@@ -287,19 +295,21 @@ def bags(
         offsets: place of the first index of each bag.
         writes: bytes of the results; None if unknown.
         why: what about the call has no layer; empty if nothing.
+        end: whether the last offset is the end of the last bag.
     """
+    number = offsets.elements - end
     rows, width, count = table.shape[0], math.prod(table.shape[1:]), indices.elements
     reads = bytes_copied(table, count * width * table.itemsize) + least_bytes([indices, offsets])
-    sums = offsets.elements * width * table.itemsize
+    sums = number * width * table.itemsize
     flops = count * width
     yield Meaning(
         kind="gather", flops=flops, reads=reads, writes=sums if writes is None else writes
     )
-    if why or count % max(1, offsets.elements):
+    if why or count % max(1, number):
         raise no_layer(why or "a sum over bags whose lengths differ")
     require_floating(floating=table.floating)
     sizes: dict[str, Any] = {"rows": rows, "width": width, "count": count}
-    yield LayerPass(build_layer("gather:bags", **sizes, bags=offsets.elements))
+    yield LayerPass(build_layer("gather:bags", **sizes, bags=number))
 
 
 @meaning_rule
@@ -318,7 +328,7 @@ def scatter(
         table: tensor that is written to; None for a new tensor of zeros.
         others: tensors of indices and values.
         count: number of elements written.
-        adds: whether values are added.
+        adds: whether values are added, or combined otherwise with those that are there.
         in_place: whether the table is overwritten.
         places: to which rows or elements the indices refer, see :func:`table_sizes`.
     """

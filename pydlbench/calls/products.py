@@ -8,6 +8,7 @@ from pydlbench.calls.meaning import (
     LayerPass,
     Meaning,
     Value,
+    bytes_of_type,
     combine,
     meaning_rule,
     no_layer,
@@ -254,12 +255,13 @@ def distances(left: Value, right: Value, *, euclidean: bool) -> Iterator[Meaning
 
 @meaning_rule
 def transform(
-    name: str, numbers: int, shape: Sequence[int], dims: Sequence[int]
+    name: str, dtype: str, numbers: int, shape: Sequence[int], dims: Sequence[int]
 ) -> Iterator[Meaning | LayerPass]:
     """Return the meaning of a Fourier transform.
 
     Args:
         name: ``real``, ``complex`` or ``inverse-real``.
+        dtype: type of the source.
         numbers: real or complex numbers of a transform of all.
         shape: shape of the tensor, of real numbers unless all are complex.
         dims: dimensions along which it is transformed.
@@ -267,10 +269,15 @@ def transform(
     length = math.prod(shape[axis] for axis in dims)
     per_number = 5.0 if name == "complex" else 2.5
     flops = math.ceil(numbers * per_number * math.log2(max(1, length)))
-    yield Meaning(kind="other", flops=flops, dtypes=("float32",))
+    if dtype.startswith("complex"):  # pairs of real numbers
+        dtype = f"float{4 * bytes_of_type(dtype)}"
+    yield Meaning(kind="other", flops=flops, dtypes=(dtype,))
     last = [*range(len(shape) - len(dims), len(shape))]
-    if sorted(axis % len(shape) for axis in dims) != last:
+    axes = [axis % len(shape) for axis in dims]
+    if sorted(axes) != last:
         raise no_layer("a transform along other than the last dimensions")
+    if name != "complex" and axes[-1:] != last[-1:]:
+        raise no_layer("a half along another than the last dimension")
     outer = math.prod(shape[: last[0]])
     src = (outer, *shape[last[0] :])
     yield LayerPass(build_layer(f"fft:{name}", src=src, over=len(dims)))

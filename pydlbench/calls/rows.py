@@ -21,6 +21,7 @@ from pydlbench.calls.meaning import (
 from pydlbench.calls.windows import pooling_layer
 from pydlbench.errors import UnsupportedError
 from pydlbench.ops.op import Layer
+from pydlbench.ops.pointwise import sort_flops
 from pydlbench.ops.table import OPS, build_layer, image_layer
 from pydlbench.ops.tensors import merged_reduction
 
@@ -171,11 +172,16 @@ def in_order(
         dim: dimension along which they are compared.
         parameters: parameters of the op.
     """
-    layer = _layer_along(op, source, dim, **parameters)
-    kind = "gather" if op == "sort" else "reduction"
-    yield Meaning(kind=kind, flops=layer.flops("forward") * source.floating)
+    chosen = parameters.get("k", source.shape[dim] if source.shape else 1)
+    if op == "sort":
+        kind, flops = "gather", sort_flops(source.elements, chosen)
+    else:
+        kind, flops = "reduction", source.elements * OPS[op].passes["forward"].per_element
+    yield Meaning(kind=kind, flops=flops * source.floating)
     require_floating(floating=source.floating)
-    yield LayerPass(layer)
+    if not chosen:  # to the layer, zero stands for all
+        raise no_layer("a choice of no elements")
+    yield LayerPass(_layer_along(op, source, dim, **parameters))
 
 
 @meaning_rule

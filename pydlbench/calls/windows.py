@@ -7,7 +7,14 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from pydlbench.calls.meaning import LayerPass, Meaning, meaning_rule, no_layer
+from pydlbench.calls.meaning import (
+    LayerPass,
+    Meaning,
+    Value,
+    least_bytes,
+    meaning_rule,
+    no_layer,
+)
 from pydlbench.errors import UnsupportedError
 from pydlbench.ops.axis import ceil_pad, extent, output_size, same_pads
 from pydlbench.ops.op import Layer
@@ -208,53 +215,65 @@ def adaptive_pooling(
 def unfold(
     source: Sequence[int],
     *,
+    kernel: Sequence[int],
+    stride: Sequence[int],
     pads: Pads,
+    dilation: Sequence[int],
     backward: bool = False,
     reads: int | None = None,
-    **window: Any,
 ) -> Iterator[Meaning | LayerPass]:
     """Return the meaning of a copy of all windows, or of their sum.
 
     Args:
         source: shape of the images, channels second.
+        kernel: size of the windows for each side.
+        stride: stride for each side.
         pads: pads for each side.
+        dilation: dilation for each side; 1 is dense.
         backward: whether the call adds up windows.
         reads: bytes read.
-        window: ``kernel``, ``stride`` and ``dilation`` for each side.
     """
     batch, channels, *sizes = source
     before, after = zip(*pads, strict=True)
+    extents = map(extent, kernel, dilation)
+    sides = zip(sizes, extents, stride, pads, strict=True)
+    columns = math.prod(output_size(size, taps, step, *pad) for size, taps, step, pad in sides)
+    flops = batch * channels * math.prod(kernel) * columns if backward else 0
+    yield Meaning(kind="copy", flops=flops, reads=reads)
     layer = build_layer(
         "unfold",
         batch=batch,
         channels=channels,
         in_size=sizes,
+        kernel=kernel,
+        stride=stride,
+        dilation=dilation,
         pad_before=before,
         pad_after=after,
-        **window,
     )
-    pass_ = "backward-data" if backward else "forward"
-    yield Meaning(kind="copy", flops=layer.flops(pass_), reads=reads)
-    yield LayerPass(layer, pass_)
+    yield LayerPass(layer, "backward-data" if backward else "forward")
 
 
 @meaning_rule
-def sample(
-    source: Sequence[int], grid: Sequence[int], *, linear: bool
-) -> Iterator[Meaning | LayerPass]:
+def sample(source: Value, grid: Value, *, taps: int) -> Iterator[Meaning | LayerPass]:
     """Return the meaning of sampling images at the places of a grid.
 
     Args:
-        source: shape of the images, channels second.
-        grid: shape of the places: batch, height, width, two.
-        linear: whether each result is the sum of four pixels.
+        source: images, channels second.
+        grid: places, for two sides ``(batch, height, width, 2)``.
+        taps: pixels along a side in the weighted sum of a pixel of the result; 1 is the nearest.
     """
-    planes, out = source[:2], grid[1:-1]
-    yield Meaning(kind="resize", flops=7 * linear * math.prod((*planes, *out)))
-    if not linear or len(out) != 2:
+    (batch, channels, *sides), out = source.shape, grid.shape[1:-1]
+    pixels, summed = batch * channels * math.prod(out), taps ** len(out)
+    read = min(least_bytes([source]), pixels * summed * source.itemsize)
+    yield Meaning(
+        kind="resize",
+        flops=pixels * (2 * summed - 1) * (taps > 1),
+        reads=read + least_bytes([grid]),
+    )
+    if taps != 2 or len(out) != 2:
         raise no_layer("sampling other than that of four pixels")
-    batch, channels = planes
-    sizes: dict[str, Any] = {"in_size": source[2:], "out_size": out}
+    sizes: dict[str, Any] = {"in_size": sides, "out_size": out}
     yield LayerPass(build_layer("grid-sample", batch=batch, channels=channels, **sizes))
 
 

@@ -378,6 +378,14 @@ def _in_order(layer: Layer, role: str) -> Shape:
     return tuple(sizes)
 
 
+def sort_flops(elements: int, chosen: int) -> int:
+    """Return the FLOPs of a choice of the largest elements in order.
+
+    Each element is compared on each level of a tree of ``chosen`` leaves.
+    """
+    return elements * max(1, math.ceil(math.log2(chosen))) if chosen else 0
+
+
 def _sort(np: Any, layer: Layer, t: Any) -> Any:
     order = np.argsort(-t.src, layer.axis, kind="stable")
     largest = np.take(order, range(_chosen(layer)), layer.axis)
@@ -427,16 +435,14 @@ _OTHERS: Final = (
         no_gpu=NO_CUDA_KERNEL,
     ),
     # The ``k`` largest elements along an axis in descending order, by default all, and their
-    # indices. Sorting takes a comparison for each element and level of a tree of ``k`` leaves.
+    # indices.
     pointwise_op(
         "sort",
         {
             "forward": Pass(
                 reads=("src",),
                 writes=("dst", "indices"),
-                flops=lambda s: (
-                    math.prod(image_shape(s)) * max(1, math.ceil(math.log2(_chosen(s))))
-                ),
+                flops=lambda s: sort_flops(math.prod(image_shape(s)), _chosen(s)),
             )
         },
         _sort,

@@ -728,7 +728,12 @@ GRID_SAMPLE: Final = Op(
     passes={
         # Four products and their sum.
         "forward": Pass(
-            reads=("src", "grid"), writes=("dst",), flops=lambda s: 7 * math.prod(s.shapes()["dst"])
+            reads=("src", "grid"),
+            writes=("dst",),
+            flops=lambda s: 7 * math.prod(s.shapes()["dst"]),
+            touched=lambda s: {
+                "src": s.batch * s.channels * min(math.prod(s.in_size), 4 * math.prod(s.out_size))
+            },
         ),
     },
     reference=_sample,

@@ -927,6 +927,23 @@ SUMS = [
         1600,
     ),
     (aten("_fft_c2r.default(complex64[2, 5](5, 1), [1], 2, 8)"), "fft:inverse-real:2x8", 120),
+    (aten("_fft_r2c.default(T2x8x6, [1, 2], 0, True)"), "fft:real:2x8x6by2", 1341),
+    # Profiles note keywords by their place, here the first of them, whether sorting is stable.
+    (aten("sort.stable(T2x8, stable=True, dim=0)"), "sort:mb1ic2ih1iw8axis1", 16),
+    (aten("sort.default(T2x8, True, 0, False)"), "sort:mb1ic2ih1iw8axis1", 16),
+    (aten("argsort.default(T2x8, None, 0, False)"), "sort:mb1ic2ih1iw8axis1", 16),
+    (aten("var.default(T4x8, True)"), "reduction:var:32:1", 128),
+    # The last offset is the end of the second bag.
+    (
+        aten("_embedding_bag.default(T9x4, int64[6](1), int64[3](1), False, 0, False, None, True)"),
+        "gather:bags:9x4:2x3",
+        24,
+    ),
+    (
+        aten("scatter_.reduce(T4x6, 1, int64[4, 2](2, 1), T4x2, reduce='add')"),
+        "gather:add-rows-in-place:4x6x1:4x2",
+        8,
+    ),
     (
         aten("_euclidean_dist.default(T2x3x4, T2x5x4)"),
         "distance:euclidean:2x3x4:2x5x4",
@@ -1338,6 +1355,43 @@ LAYERLESS = [
     ),
     (aten("scatter.src(T4x6, 1, int64[4, 9](9, 1), T4x9)"), 0, "more indices than rows"),
     (
+        aten("scatter.reduce(T4x6, 1, int64[4, 2](2, 1), T4x2, reduce='multiply')"),
+        8,
+        "scattering of these has no layer",
+    ),
+    (
+        onnx_node("ScatterND", floats(4, 6), INDICES, floats(64, 6), reduction="mul"),
+        384,
+        "scattering of these has no layer",
+    ),
+    (aten("scatter.default(T4x6, 1, int64[4, 2](2, 1), T4x2, None)"), None, "how it combines"),
+    (
+        aten("gather.default(T2x3x4x5, 2, int64[2, 3, 6, 5](90, 0, 5, 1))"),
+        0,
+        "an index repeated along some dimensions has no layer",
+    ),
+    (aten("topk.default(T2x8, 0)"), 0, "a choice of no elements has no layer"),
+    # A detection without boxes.
+    *(
+        (aten(f"{text})"), 0, "=0: too small")
+        for text in (
+            *("glu.default(T0x6, -1", "glu_backward.default(T0x3, T0x6, -1"),
+            *("sort.default(T0x8", "topk.default(T0x8, 3", "cummax.default(T0x8, 1"),
+            "im2col.default(T0x3x5x5, [3, 3], [1, 1], [0, 0], [1, 1]",
+            "col2im.default(T0x27x9, [5, 5], [3, 3], [1, 1], [0, 0], [1, 1]",
+        )
+    ),
+    (
+        aten("grid_sampler_3d.default(T2x3x4x5x6, T2x6x7x8x3, 0, 0, True)"),
+        15 * 2016,
+        "sampling other than that of four pixels has no layer",
+    ),
+    (
+        aten("_fft_r2c.default(T2x8x6, [2, 1], 0, True)"),
+        1341,
+        "a half along another than the last dimension has no layer",
+    ),
+    (
         aten("_embedding_bag.default(T9x4, int64[6](1), int64[4](1), False, 0, False, None)"),
         24,
         "a sum over bags whose lengths differ has no layer",
@@ -1569,6 +1623,9 @@ _BF16 = "bfloat16[2, 3, 4, 4](48, 16, 4, 1)"
         (aten(f"clone.default({_BF16}, memory_format=torch.contiguous_format)"), ("bfloat16",)),
         (aten("embedding.default(T9x4, int64[5](1))"), ("float32",)),
         (aten("add.Tensor(int64[5](1), int32[5](1))"), ("int32", "int64")),
+        (aten("_fft_r2c.default(float64[2, 8](8, 1), [1], 0, True)"), ("float64",)),
+        (aten("_fft_c2c.default(complex64[2, 8](8, 1), [1], 0, True)"), ("float32",)),
+        (aten("_fft_c2r.default(complex128[2, 5](5, 1), [1], 2, 8)"), ("float64",)),
         (aten("zeros.default([4, 6])"), ("float32",)),
         (aten("zeros.default([4, 6], dtype=torch.int64)"), ("float32",)),
         (aten("zeros.default([4, 6], dtype=torch.bool)"), ("bool",)),
@@ -1627,6 +1684,20 @@ def test_a_call_is_computed_in_the_type_of_its_operands(call, dtypes):
         (aten("gather.default(T9x4, 1, int64[9, 1](1, 1))"), 36 + 72 + 36),
         (aten("index.Tensor(T9x4x2, [None, int64[3](1)])"), 144 * 3 // 2 + 24 + 216),
         (aten("index.Tensor(T9x4, [bool[9](1)])"), None),
+        # For 42 places in two grids, four pixels of three channels each; and at most all of them.
+        (
+            aten("grid_sampler_2d.default(T2x3x99x99, T2x6x7x2, 0, 0, True)", size=1008),
+            4 * (2 * 3 * 4 * 42 + 2 * 2 * 42) + 1008,
+        ),
+        (
+            aten("grid_sampler_2d.default(T2x3x4x5, T2x6x7x2, 0, 0, True)", size=1008),
+            4 * (120 + 2 * 2 * 42) + 1008,
+        ),
+        # Two bags of six rows together; the last offset is the end.
+        (
+            aten("_embedding_bag.default(T9x4, int64[6](1), int64[3](1), 0, 0, 0, None, True)"),
+            96 + 48 + 24 + 32,
+        ),
         # Three bags of six rows together.
         (aten("_embedding_bag.default(T9x4, int64[6](1), int64[3](1))"), 96 + 48 + 24 + 48),
         (
@@ -1727,6 +1798,30 @@ def test_what_depends_on_an_unrecorded_argument_says_so(text, missing):
         (node("Slice", [(4, 15), sizes(1, 0), sizes(2, 15)], [(2, 15)]), "copy", 240),
         (node("Slice", [(4, 16), sizes(0, 0), sizes(4, 8)], [(4, 8)]), "copy", 256),
         (node("Unpack", [(2, 4, 4)], [(4, 4), (4, 4)]), "view", 0),
+        (node("Unpack", [(2, 16, 16)], [(16, 16)] * 2, axis={"i": "-3"}), "view", 0),
+        (node("Unpack", [(16, 2, 16)], [(16, 16)] * 2, axis={"i": "1"}), "copy", 4096),
+        (node("Unpack", [(16, 16, 16)], [(16, 16)] * 16, axis={"i": "1"}), "copy", 32768),
+        # x[0], x[:, 3], x[:, 0, :], x[np.newaxis, 0]
+        *(
+            (
+                node("StridedSlice", [shape, *slices], [result], **masks),
+                kind,
+                moved,
+            )
+            for shape, result, masks, kind, moved in (
+                ((16, 16), (16,), {"shrink_axis_mask": {"i": "1"}}, "view", 0),
+                ((16, 16), (16,), {"shrink_axis_mask": {"i": "2"}}, "copy", 128),
+                ((16, 16, 16), (16, 16), {"shrink_axis_mask": {"i": "2"}}, "copy", 2048),
+                (
+                    (16, 16),
+                    (1, 16),
+                    {"shrink_axis_mask": {"i": "2"}, "new_axis_mask": {"i": "1"}},
+                    "view",
+                    0,
+                ),
+            )
+            for slices in [[sizes(0, 0), sizes(1, 1), sizes(1, 1)]]
+        ),
         (node("Slice", [(4, 15), sizes(0, 0), sizes(4, 15)], [(4, 15)]), "view", 0),
         (node("Slice", [(0, 16), sizes(0, 0), sizes(0, 8)], [(0, 8)]), "view", 0),
     ],

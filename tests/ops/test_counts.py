@@ -238,6 +238,8 @@ COUNTS = [
     ("unfold:mb2ic3ih5kh3", "forward", 0, None, 2 * (150 + 486)),
     ("unfold:mb2ic3ih5kh3", "backward-data", 486, None, 2 * (150 + 486)),
     ("grid-sample:mb2ic3ih4oh5", "forward", 7 * 150, None, 2 * (96 + 2 * 50 + 150)),
+    # Four pixels for each of nine places, in three channels.
+    ("grid-sample:mb2ic3ih9oh3", "forward", 7 * 54, None, 2 * (2 * 3 * 36 + 2 * 18 + 54)),
     # Half of a spectrum of eight numbers are five pairs.
     ("fft:real:4x8", "forward", 240, None, 2 * (32 + 40)),
     ("fft:inverse-real:4x8by2", "forward", 400, None, 2 * (32 + 40)),

@@ -506,12 +506,10 @@ _WINDOW_RULES: Final[Mapping[str, Callable[[AtenCall], Meaning]]] = {
     "convolution_backward": _convolution_gradients,
     "im2col": _unfold,
     "col2im": functools.partial(_unfold, backward=True),
-    # Images, grid, interpolation (0 is linear), padding, whether corners are aligned.
+    # Images, grid, interpolation (linear, nearest, cubic), padding, whether corners are aligned.
     **dict.fromkeys(
         ("grid_sampler_2d", "grid_sampler_3d", "cudnn_grid_sampler"),
-        lambda c: windows.sample(
-            c[0].shape, c[1].shape, linear=c.get(2, "interpolation_mode", 0) == 0
-        ),
+        lambda c: windows.sample(c[0], c[1], taps=(2, 1, 4)[c.get(2, "interpolation_mode", 0)]),
     ),
     # Affine maps of images, and their size: each place with a one behind times a map.
     "affine_grid_generator": lambda c: products.matmul(
@@ -614,7 +612,7 @@ def _attention(call: AtenCall, causal: int, *, backward: bool = False) -> Meanin
 
 def _transform(call: AtenCall, name: str, shape: Sequence[int]) -> Meaning:
     """Arguments: numbers, and the dimensions along which they are transformed."""
-    part = products.transform(name, math.prod(shape), shape, call[1])
+    part = products.transform(name, call[0].dtype, math.prod(shape), shape, call[1])
     whole = name == "real" and not call.get(3, "onesided", True)
     why = "a transform to both halves has no layer"
     return replace(part, layers=(), layers_missing=why) if whole else part
@@ -785,7 +783,10 @@ def _reduced_dims(call: AtenCall, place: int = 1) -> list[int] | None:
     dims = call.get(place, "dim")
     if isinstance(dims, Unrecorded):
         return None
-    return [dims] if isinstance(dims, int) else dims or list(range(len(call.values[0].shape)))
+    if isinstance(dims, int) and not isinstance(dims, bool):
+        return [dims]
+    # A truth value says how a variance of all elements is divided.
+    return [*range(len(call.values[0].shape))] if dims in (None, [], True, False) else dims
 
 
 def _reduction(name: str) -> Callable[[AtenCall], Meaning]:
@@ -893,8 +894,11 @@ _ROW_RULES: Final[Mapping[str, Callable[[AtenCall], Meaning]]] = {
         ("cummax", "cummin"), lambda c: rows.in_order(c.operator, c[0], dim=c.get(1, "dim"))
     ),
     **dict.fromkeys(
+        # Profiles have ``stable`` before the dimension, without its name.
         ("sort", "argsort"),
-        lambda c: rows.in_order("sort", c[0], dim=c.get(1, "dim", -1)),
+        lambda c: rows.in_order(
+            "sort", c[0], dim=c.get(1 + isinstance(c.get(1, "dim"), bool | None), "dim", -1)
+        ),
     ),
     "topk": lambda c: rows.in_order("sort", c[0], dim=c.get(2, "dim", -1), k=c[1]),
     **{name: _reduction(name) for name in ("var", "var_mean", "std")},
@@ -1208,7 +1212,8 @@ def _embedding_bag(call: AtenCall) -> Meaning:
     maximum, weights = call.get(4, "mode", 0) == 2, call.get(6, "per_sample_weights")
     why = "a maximum or a weighted sum over bags" if maximum or weights is not None else ""
     table, indices, offsets = call.arguments[:3]
-    return moves.bags(table, indices, offsets, call.results, why)
+    end = call.get(7, "include_last_offset", False)
+    return moves.bags(table, indices, offsets, call.results, why, end=end)
 
 
 def _embedding_bag_gradient(call: AtenCall, rows_at: int) -> Meaning:
@@ -1221,12 +1226,16 @@ def _embedding_bag_gradient(call: AtenCall, rows_at: int) -> Meaning:
 
 
 def _scatter(call: AtenCall) -> Meaning:
-    """Arguments: table, dimension, indices, values to write or add."""
+    """Arguments: table, dimension, indices, values to write or add, how to combine them."""
     table, indices, *values = call.values
     of_rows = call.operator.startswith("index")
     count = values[0].elements if of_rows else indices.elements
-    adds = call.operator.endswith("add")
-    places = {"axis": call[1], "each": not of_rows} if values else {}
+    combines = call.get(4, "reduce", "") if call.operator == "scatter" else ""
+    if not isinstance(combines, str):  # profiles note that there is a word, but not which
+        raise UnsupportedError("how it combines values was not recorded")
+    adds = call.operator.endswith("add") or bool(combines)
+    known = values and combines in ("", "add")
+    places = {"axis": call[1], "each": not of_rows} if known else {}
     others = call.values[1:]
     return moves.scatter(table, others, count, adds=adds, in_place=call.in_place, **places)
 
@@ -1333,6 +1342,6 @@ _INPUTS: Final = {
     **dict.fromkeys(("div", "maximum", "minimum", "mul", "pow", "remainder", *_COMPARISONS[:6]), 2),
     **dict.fromkeys(("bmm", "cat", "mm", "sigmoid_backward", "stack", "tanh_backward"), 2),
     **dict.fromkeys(("add", "clamp", "index_select", "lerp", "sub", "_softmax", "_log_softmax"), 3),
-    **dict.fromkeys(("addcdiv", "addcmul", "gather", "mean", "sum"), 4),
+    **dict.fromkeys(("addcdiv", "addcmul", "gather", "mean", "scatter", "scatter_add", "sum"), 4),
     **dict.fromkeys(("addmm", "baddbmm"), 5),
 }

@@ -766,7 +766,7 @@ RULES: Final[Mapping[str, Callable[[_OnnxCall], Meaning | Sequence[Meaning]]]] =
             call[0],
             call.given[1:],
             call[2].elements,
-            adds=call.node.get("reduction", "none") == "add",
+            adds=call.node.get("reduction", "none") != "none",
         ),
     ),
     "ConstantOfShape": lambda c: moves.fill(c.result),

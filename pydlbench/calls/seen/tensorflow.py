@@ -462,6 +462,15 @@ def _other_copy(call: _TensorFlowCall) -> Meaning:
 _ALIGNMENT: Final = 64
 
 
+def _drops_first(call: _TensorFlowCall) -> bool:
+    """Whether no dimension but the first is dropped."""
+    if call.node.operator == "Unpack":
+        return bool(call.node.get("axis", 0) % len(call[0].shape) == 0)
+    # Bits by place in the list of slices, in which new dimensions may be before the first.
+    dropped, new = (call.node.get(f"{name}_axis_mask", 0) for name in ("shrink", "new"))
+    return not dropped or (dropped & -dropped == dropped and (dropped - 1) & ~new == 0)
+
+
 def _parts(call: _TensorFlowCall, source: int = 0) -> Meaning:
     """Copy parts of a source; whole rows of its first dimension are views if they are aligned.
 
@@ -475,7 +484,9 @@ def _parts(call: _TensorFlowCall, source: int = 0) -> Meaning:
         return _other_copy(call)
     row = shape[1:]
     aligned = bool(row) and call[source].bytes // shape[0] % _ALIGNMENT == 0
-    whole = all(row == value.shape[len(value.shape) - len(row) :] for value in results)
+    whole = _drops_first(call) and all(
+        row == value.shape[len(value.shape) - len(row) :] for value in results
+    )
     if (aligned and whole) or all(shape == value.shape for value in results):
         return moves.view()
     copies = [moves.copy(value, range(len(value.shape)), value.bytes) for value in results]
