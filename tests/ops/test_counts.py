@@ -186,8 +186,11 @@ COUNTS = [
     # One of the tensors is in float32.
     ("elementwise:cast-from-fp32:9", "forward", 0, None, 4 * 9 + 2 * 9),
     ("elementwise:cast-to-fp32:9", "forward", 0, None, 2 * 9 + 4 * 9),
-    ("elementwise:cast-from-bool:9", "forward", 0, None, 9 + 2 * 9),
-    ("elementwise:cast-to-int64:9", "forward", 0, None, 2 * 9 + 8 * 9),
+    *(
+        (f"elementwise:cast-{way}-{kind}:9", "forward", 0, None, size * 9 + 2 * 9)
+        for kind, size in (("bool", 1), ("uint8", 1), ("int32", 4), ("int64", 8))
+        for way in ("from", "to")
+    ),
     ("elementwise:sum3:9:9:1", "forward", 18, None, 56),
     ("elementwise:sum3-in-place:9:9:1", "forward", 18, None, 56),
     ("elementwise:add:9:9by2", "forward", 18, None, 54),
