@@ -139,6 +139,8 @@ _POINTWISE = (
 )
 #: The same by operation.
 POINTWISE = {layer.op: layer for layer in _POINTWISE}
+#: Those that only PyTorch has, of the frameworks.
+TORCH_ONLY = {"glu", "sort", "cummax", "cummin"}
 _STEPS = [(layer, pass_, "inference") for layer in _POINTWISE for pass_ in layer.passes]
 _STEPS += [(POINTWISE[op], "forward", "training") for op in ("batchnorm", "layernorm", "groupnorm")]
 _DEEP = {*_SMOOTH, *_OF_LANGUAGE_MODELS, *LOSSES[1:], "relu6", "hardsigmoid", "softmax"} - {

@@ -14,10 +14,10 @@ from pydlbench.timing.chunk import ChunkRequest
 from pydlbench.verification.inputs import make_inputs
 
 BY_OP = problems.POINTWISE
-#: What only PyTorch computes.
-ABSENT = {"glu", "sort", "cummax", "cummin"}
 STEPS = [
-    step for step in problems.steps_by_mode("graph", "xla") if step.values[0][0].op not in ABSENT
+    step
+    for step in problems.steps_by_mode("graph", "xla")
+    if step.values[0][0].op not in problems.TORCH_ONLY
 ]
 
 
@@ -27,7 +27,7 @@ def test_every_operation_is_tried():
     assert set(BY_OP) == {op for op in known if not op.endswith("-in-place")}
 
 
-@pytest.mark.parametrize("op", sorted(ABSENT))
+@pytest.mark.parametrize("op", sorted(problems.TORCH_ONLY))
 def test_what_tensorflow_lacks_is_refused_by_name(backend, op):
     spec = KernelSpec(layer=BY_OP[op], pass_="forward", precision="fp32", mode="graph")
     with pytest.raises(UnsupportedError, match=f"no {op} layers here"):
