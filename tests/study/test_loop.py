@@ -312,15 +312,23 @@ def test_nothing_runs_between_the_visits_of_pairs(machine):
     assert all(visit.interference.fma == 0.5 for visit in study.table.series("a"))
 
 
+def taking(seconds):
+    """Return a function whose samples take as long as that."""
+    return lambda _: Chunk(seconds=(seconds,))
+
+
 def test_ratios_of_adjacent_visits_do_not_see_drift(study):
     speeds = iter([1, 3, 1, 2, 1, 1, 5, 1, 1, 4])
     for number in range(10):
         drift = next(speeds)
         for key, seconds in (("a", 0.01), ("b", 0.0103)):
-            sample = lambda _, s=seconds * drift: Chunk(seconds=(s,))  # noqa: E731 - bound now
             size = Size(execution_s=seconds, wall_s=seconds)
             subject = Subject(
-                key=key, sample=sample, policy=Policy(), preparation=number // 5, size=size
+                key=key,
+                sample=taking(seconds * drift),
+                policy=Policy(),
+                preparation=number // 5,
+                size=size,
             )
             study.take([subject], first=number)
     ratios = study.table.series("b").ratios_to(study.table.series("a"))
