@@ -63,9 +63,9 @@ PROBLEMS = (
     *(f"elementwise:{op}:4x6:4x1" for op in ("eq", "ne", "lt", "le", "gt", "ge")),
     *("elementwise:prelu-gradient:4x3x5:4x3x5:3x1", "elementwise:cast-from-fp32:4x6"),
     *(
-        "elementwise:cast-from-int64:4x6",
-        "elementwise:cast-to-int32:4x6",
-        "elementwise:cast-to-bool:4x6",
+        f"elementwise:cast-{way}-{word}:4x6"
+        for way in ("from", "to")
+        for word in ("int64", "int32", "uint8", "bool")
     ),
     *(
         "elementwise:cast-to-fp32:4x6",
