@@ -14,6 +14,7 @@ import msgspec
 
 from pydlbench.backends.host_clock import cpu_ticks
 from pydlbench.errors import RefusedKernelError
+from pydlbench.grouping import group_by
 from pydlbench.records.measurement import TimeSummary
 from pydlbench.timing.chunk import Chunk, ChunkRequest
 from pydlbench.timing.statistics import median, quantile
@@ -202,12 +203,14 @@ class ClaimedTimes:
         if len(self._own) >= _MIN_REQUESTS:
             judged.append(quantile(self._own, _JUDGED_QUANTILE))
         # A clock may be right in the first process, which has most loops.
-        for values in (factors, self._own):
-            processes: dict[int | None, list[float]] = {}
-            for (process, _), value in zip(self._loops, values, strict=True):
-                processes.setdefault(process, []).append(value)
-            if len(processes) >= self._grouped:
-                judged.append(quantile(map(median, processes.values()), _JUDGED_QUANTILE))
+        processes = group_by(range(len(factors)), lambda place: self._loops[place][0]).values()
+        if len(processes) >= self._grouped:
+            judged += [
+                quantile(
+                    (median(map(each.__getitem__, some)) for some in processes), _JUDGED_QUANTILE
+                )
+                for each in (factors, self._own)
+            ]
         if (factor := max(judged, default=0.0)) > _MAX_LOOP_FACTOR:
             raise _changed_clock(factor)
 
