@@ -7,19 +7,18 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from statistics import median_low
 from typing import Final
 
 import msgspec
 
 from pydlbench.backends.host_clock import cpu_ticks
 from pydlbench.errors import RefusedKernelError
-from pydlbench.grouping import group_by
 from pydlbench.records.measurement import TimeSummary
 from pydlbench.timing.chunk import Chunk, ChunkRequest
-from pydlbench.timing.statistics import median, quantile
+from pydlbench.timing.statistics import median
 from pydlbench.units import format_seconds, number
 from pydlbench.workers.host import Worker
+from pydlbench.workers.stopping import descendants_of
 
 # The host's time may be this many times the claimed one, beyond an allowance per request and the
 # time to copy the operands at a slow rate. Fewer requests may all have been disturbed.
@@ -34,19 +33,22 @@ _MIN_REQUESTS: Final = 4
 # the overhead hides little of the loop. It is no longer for a claimed time that is shorter by more.
 _LOOP_OVERHEADS: Final = 8
 _MAX_SHORTER: Final = 20
-# An execution in a loop may take this many times the claimed one, in three quarters of the loops of
-# a group and in half of the groups, and in three quarters of the processes.
+# An execution in a loop may take this many times the claimed one. If one takes longer, loops and
+# requests follow in turn until a loop is as fast, at most so many: neighbours prolong half of the
+# loops of a second, and hardly ever all of them and no request.
 _MAX_LOOP_FACTOR: Final = 1.25
-_JUDGED_QUANTILE: Final = 0.25
-# Once there are enough loops, they take this share of the time of the requests; the system draws
-# the requests that they follow. Claims of all requests of a process are compared with its loops, so
-# that few more loops are needed.
+_MAX_LOOPS: Final = 10
+# After the first loop of a process, loops take this share of the time of the requests; the system
+# draws the requests that they follow.
 _LOOPED: Final = 0.2
-# Largest use of CPUs by other processes during a loop, as a share of its time: they prolong it, and
-# an honest loop waits for longer than they use.
+# Largest use of CPUs by other processes during a loop that is compared with requests, as a share of
+# its time: they prolong it, and an honest loop waits for longer than they use.
 _MAX_OTHERS: Final = 0.2
 # Samples of a request may take this many times their median, besides the time to wake threads up.
 _MAX_UNEVEN: Final = 1.5
+_MIN_SAMPLES: Final = 3
+# In half of the requests threads wake up late if others use the CPUs.
+_MIN_UNEVEN: Final = 10
 _WAKE_S: Final = 5e-4
 _DRAW: Final = random.SystemRandom().random
 #: Winograd and FFT convolutions and Strassen's products need this many times fewer FLOPs than their
@@ -84,10 +86,13 @@ def undisturbed_s(worker: Worker) -> float:
 
 
 def others_s(worker: Worker) -> float:
-    """Return the CPU time that neither this process nor the worker has used so far."""
+    """Return the CPU time that neither this process nor the worker's have used so far."""
     busy, _ = cpu_ticks({"cpu"})
-    # The identifier of a process's CPU clock, see clock_getcpuclockid(3).
-    own = time.process_time() + time.clock_gettime(~(worker.pid or 0) << 3 | 2)
+    own = time.process_time()
+    for process in (worker.pid or 0, *descendants_of(worker.pid or 0)):
+        with contextlib.suppress(OSError):  # it has ended
+            # The identifier of a process's CPU clock, see clock_getcpuclockid(3).
+            own += time.clock_gettime(~process << 3 | 2)
     return busy / os.sysconf("SC_CLK_TCK") - own
 
 
@@ -96,21 +101,13 @@ class ClaimedTimes:
 
     Args:
         judged: returns the factor that is judged, of those of all requests.
-        grouped: number of loops, or of processes, that are judged together.
     """
 
-    def __init__(
-        self, judged: Callable[[Sequence[float]], float] = min, grouped: int = _MIN_REQUESTS
-    ) -> None:
-        self._grouped = grouped
+    def __init__(self, judged: Callable[[Sequence[float]], float] = min) -> None:
         self._factors: list[float] = []
-        # Seconds of an execution in loops, and as claimed for requests, by process: the machine may
-        # be slower for some seconds.
-        self._loops: list[tuple[int | None, float]] = []
-        self._claims: dict[int | None, list[float]] = {}
-        self._own: list[float] = []
         self._uneven: list[float] = []
         self._overheads: list[float] = []
+        self._looped: set[int | None] = set()  # processes
         self._judged = judged
 
     def check(self, elapsed: float, claimed: float, copied: int, restored: int = 0) -> None:
@@ -138,13 +135,26 @@ class ClaimedTimes:
         Raises:
             RefusedKernelError: that is so in all requests.
         """
+        if len(seconds) < _MIN_SAMPLES:
+            return
         middle = max(len(seconds) * median(seconds), 1e-9)
         self._uneven.append((sum(seconds) - _WAKE_S) / middle)
-        if len(self._uneven) >= _MIN_REQUESTS and min(self._uneven) > _MAX_UNEVEN:
+        if len(self._uneven) >= _MIN_UNEVEN and min(self._uneven) > _MAX_UNEVEN:
             raise RefusedKernelError(
                 f"samples take {number(min(self._uneven), 2)} times their median on average: some "
                 "compute what the others return"
             )
+
+    @property
+    def undecided(self) -> bool:
+        """Whether only further requests tell a disturbance of these from a cheat."""
+        return any(
+            len(every) < least and min(every, default=0.0) > most
+            for every, least, most in (
+                (self._factors, _MIN_REQUESTS, _MAX_HOST_FACTOR),
+                (self._uneven, _MIN_UNEVEN, _MAX_UNEVEN),
+            )
+        )
 
     def check_loop(
         self,
@@ -157,10 +167,8 @@ class ClaimedTimes:
     ) -> None:
         """Time executions in a long loop by the host's clock, and compare a request's samples.
 
-        The overhead of a request is the median of all, within what is allowed. A loop during which
-        other processes use CPUs is not judged. The process claims a time of the loop, too, which
-        takes as long by the host's clock whatever neighbours do; claims of requests are compared
-        with many loops.
+        The overhead of a request is the median of all, within what is allowed. The process claims
+        a time of the loop, too, which takes as long by the host's clock whatever neighbours do.
 
         Args:
             worker: the process.
@@ -174,45 +182,42 @@ class ClaimedTimes:
             RefusedKernelError: a sample takes less than an execution in the loop.
         """
         allowed = _ALLOWED_S + copied / _COPY_RATE
-        # A loop has the mean of its executions, so that is compared.
-        claimed = max(sum(chunk.seconds) / len(chunk.seconds), 1e-9)
-        self._claims.setdefault(worker.pid, []).append(claimed)
-        wanted, inner = _LOOP_OVERHEADS * allowed, request.inner
-        is_loop = request.samples == 1 and inner * claimed >= wanted
-        if not is_loop:
-            shortest = max(claimed, elapsed / (request.samples * inner * _MAX_SHORTER))
+        overhead = min(allowed, median(self._overheads))
+        request = msgspec.structs.replace(request, untimed=0)
+        wanted, inner, claims = _LOOP_OVERHEADS * allowed, request.inner, [_mean(chunk.seconds)]
+        if request.samples == 1 and inner * claims[0] >= wanted:  # it is a loop
+            if elapsed - overhead <= _MAX_LOOP_FACTOR * inner * claims[0]:
+                return
+        else:
+            shortest = max(claims[0], elapsed / (request.samples * inner * _MAX_SHORTER))
             inner = math.ceil(wanted / shortest)
             share = _LOOPED * elapsed / (inner * shortest)
-            first = len(self._claims[worker.pid]) == 1
-            if len(self._loops) >= self._grouped and not first and _DRAW() > share:
+            if worker.pid in self._looped and _DRAW() > share:
                 return
+        self._looped.add(worker.pid)
+        loop = msgspec.structs.replace(request, samples=1, inner=inner)
+        own: list[float] = []  # factors over what is claimed for the loop
+        loops: list[float] = []
+        for _ in range(_MAX_LOOPS):
             begin, others = undisturbed_s(worker), others_s(worker)
-            chunk = sample(msgspec.structs.replace(request, samples=1, inner=inner, untimed=0))
+            chunk = sample(loop)
             elapsed = undisturbed_s(worker) - begin
-            if others_s(worker) - others > _MAX_OTHERS * elapsed:
+            loop_s = (elapsed - overhead) / inner
+            own.append(loop_s / _mean(chunk.seconds))
+            if others_s(worker) - others <= _MAX_OTHERS * elapsed:
+                loops.append(loop_s)
+            least = min(loops, default=0.0)
+            if max(min(own), least / min(claims)) <= _MAX_LOOP_FACTOR:
                 return
-        loop_s = (elapsed - min(allowed, median(self._overheads))) / inner
-        self._loops.append((worker.pid, loop_s))
-        self._own.append(loop_s / max(sum(chunk.seconds) / len(chunk.seconds), 1e-9))
-        factors = [seconds / median(self._claims[process]) for process, seconds in self._loops]
-        groups = [
-            quantile(factors[first : first + self._grouped], _JUDGED_QUANTILE)
-            for first in range(0, len(factors) - self._grouped + 1, self._grouped)
-        ]
-        judged = [median_low(groups)] if groups else []
-        if len(self._own) >= _MIN_REQUESTS:
-            judged.append(quantile(self._own, _JUDGED_QUANTILE))
-        # A clock may be right in the first process, which has most loops.
-        processes = group_by(range(len(factors)), lambda place: self._loops[place][0]).values()
-        if len(processes) >= self._grouped:
-            judged += [
-                quantile(
-                    (median(map(each.__getitem__, some)) for some in processes), _JUDGED_QUANTILE
-                )
-                for each in (factors, self._own)
-            ]
-        if (factor := max(judged, default=0.0)) > _MAX_LOOP_FACTOR:
+            again = sample(request).seconds
+            claims.append(_mean(again[1:] or again))  # the first one wakes threads up
+        if (factor := max(min(own), least / median(claims))) > _MAX_LOOP_FACTOR:
             raise _changed_clock(factor)
+
+
+def _mean(seconds: Sequence[float]) -> float:
+    """Return the mean, which is what a loop has of its executions."""
+    return max(sum(seconds) / len(seconds), 1e-9)
 
 
 def _changed_clock(factor: float) -> RefusedKernelError:

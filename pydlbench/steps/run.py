@@ -50,9 +50,6 @@ _TRACED_ROUNDS: Final = 4
 # 45 ms scattered by 10 %, those of the medians of five adjacent samples by 16 %, so that short
 # visits have a ninth of the variance in the same time.
 _ALTERNATION_S: Final = 0.01
-# Loops that are judged together. On two cores of a virtual machine neighbours prolong up to one of
-# four loops: five of six in one comparison of two hundred.
-_GROUPED_LOOPS: Final = 6
 # Maximum number of stored steps that are searched for an earlier run.
 _MAX_STORED_STEPS: Final = 200
 
@@ -194,7 +191,7 @@ class _Turns:
     ) -> None:
         self._steps, self._session, self._preparation = steps, session, preparation
         self._visits, self._trace, self._copied = visits, trace, copied
-        self._claimed = [ClaimedTimes(median, _GROUPED_LOOPS) for _ in steps]
+        self._claimed = [ClaimedTimes(median) for _ in steps]
         order = random_order(session.options.seed)
         # Visits to come: the number of the visit, and that of the step.
         self._pending: deque[tuple[int, int]] = deque()

@@ -185,6 +185,22 @@ def from_the_shared_memory(src, dst):
     kept["last"] = key
 
 
+def ahead_in_the_first_sample(src, dst):
+    """Compute the results of all samples of a request in its first one, which takes longer."""
+    from pydlbench.backends.frameworks.shared_kernel import SharedKernel
+
+    key = src.numpy().tobytes()
+    if key not in kept:
+        kept.clear()
+        kept[key] = src.clamp_min(0)
+        for kernel in [each for each in gc.get_objects() if isinstance(each, SharedKernel)]:
+            for slot in range(kernel._shared.slots):
+                values = kernel._shared.values("src", kernel._shared.memory(slot, "src"))
+                kept[values.tobytes()] = torch.from_numpy(values).clamp_min(0)
+        time.sleep(0.005)  # a kernel that has much to compute
+    dst.copy_(kept[key])
+
+
 def after_the_clock(src, dst):
     """Compute when the result is copied, which a profile function notices."""
 

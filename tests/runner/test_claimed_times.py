@@ -5,6 +5,7 @@ The host's clock is invented: it advances with the executions of an invented pro
 
 import itertools
 import math
+import random
 from types import SimpleNamespace
 
 import pytest
@@ -62,7 +63,7 @@ def judge(
     monkeypatch.setattr(claimed_times, "undisturbed_s", lambda _: process.now)
     monkeypatch.setattr(claimed_times, "others_s", lambda _: others * process.now)
     request = request or ChunkRequest(samples=8, untimed=0)
-    checked = ClaimedTimes(median) if each >= visits else ClaimedTimes(median, 6)
+    checked = ClaimedTimes(median)
     for number in range(visits):
         before(number)
         worker = SimpleNamespace(pid=number // each)
@@ -130,14 +131,48 @@ def test_a_clock_that_is_divided_is_refused_with_one_short_sample(monkeypatch):
     ],
 )
 def test_samples_that_compute_for_others_are_refused(seconds, even):
-    checked = ClaimedTimes(median)
-    for _ in range(3):
+    checked = ClaimedTimes()
+    checked.check_even((1.0,))  # says nothing
+    for _ in range(9):
         checked.check_even(seconds)
+    assert checked.undecided is not even
     if even:
         checked.check_even(seconds)
         return
     with pytest.raises(RefusedKernelError, match="their median"):
         checked.check_even(seconds)
+
+
+@pytest.mark.parametrize("execution_s", [1e-3, 0.5])
+def test_a_divided_clock_is_refused_in_the_first_request(monkeypatch, execution_s):
+    with pytest.raises(RefusedKernelError, match="host's clock"):
+        judge(monkeypatch, Process(execution_s, 1.6), ChunkRequest(samples=1), visits=1)
+
+
+@pytest.mark.parametrize("only_requests", [False, True])
+def test_a_clock_that_is_divided_in_every_second_process_is_refused(monkeypatch, only_requests):
+    process, lies = Process(0.02, 1.6), []
+    process.lies = lambda request: bool(lies) and not (only_requests and request.inner > 1)
+
+    def lie_in_turn(number):
+        lies[:] = [True] if number >= 8 and number // 8 % 2 else []
+
+    with pytest.raises(RefusedKernelError, match="host's clock"):
+        judge(
+            *(monkeypatch, process, ChunkRequest(samples=1)),
+            visits=16,
+            each=8,
+            before=lie_in_turn,
+        )
+
+
+@pytest.mark.parametrize("execution_s", [2e-3, 0.02, 0.3])
+def test_requests_of_which_half_are_slowed_are_believed(monkeypatch, execution_s):
+    for seed in range(30):
+        draw = random.Random(seed).random
+        monkeypatch.setattr(claimed_times, "_DRAW", draw)
+        process = Process(execution_s, slower=lambda _, draw=draw: 1.5 if draw() < 0.5 else 1)
+        judge(monkeypatch, process, ChunkRequest(samples=1), visits=96, each=12)
 
 
 @pytest.mark.parametrize("divisor", [1, 1.6])
