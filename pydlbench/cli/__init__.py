@@ -7,6 +7,8 @@ could not tell, 130 interrupted by Ctrl-C, 143 by SIGTERM.
 import sys
 from collections.abc import Sequence
 
+from pydlbench.workers import ahead
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return the exit code.
@@ -14,6 +16,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     Args:
         argv: Arguments after the program's name; the arguments of this process by default.
     """
+    if argv is None and sys.argv[1:2] == ["layers"]:  # its first process is known without options
+        ahead.start()
     from pydlbench.cli.terminal import repair_streams, sigterm_interrupts
 
     repair_streams()

@@ -247,9 +247,9 @@ def extend_bandwidths(
 # -----------------------------------------------------------------------------
 # A compute peak from several tries, so that short interference does not matter.
 
-# Three is the least number of which two can agree without the third. Seven with pauses take 3 s if
-# two threads share a core permanently.
-_MIN_TRIES = 3
+#: The least number of which two can agree without the third.
+MIN_TRIES = 3
+# With pauses they take 3 s if two threads share a core permanently.
 _MAX_TRIES = 7
 # Bursts on an idle machine agree within 1 to 3 %.
 _AGREEMENT = 0.98
@@ -261,7 +261,7 @@ _PAUSE_S = 0.5
 def try_peak(
     once: Callable[[], PrecisionPeak],
     falls_short: Callable[[PrecisionPeak], bool],
-    least: int = _MIN_TRIES,
+    least: int = MIN_TRIES,
 ) -> PrecisionPeak:
     """Return the best of several tries, with all of them.
 

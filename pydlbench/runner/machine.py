@@ -192,7 +192,7 @@ class Devices:
         self._main = "cpu"
         # Levels with unconfirmed bandwidths of an earlier run: nothing depends on them yet.
         self._unconfirmed: set[str] = set()
-        # Precisions whose peaks were tried without pauses, for advice only.
+        # Precisions whose peaks were tried once, for advice only.
         self._hasty: set[str] = set()
         self._unprobed: dict[str, str] = {}  # reasons, by device
         # GPUs that only a framework could describe: they are not probed.
@@ -221,8 +221,7 @@ class Devices:
             precisions: which compute peaks are needed.
             patterns: which bandwidths are needed; None means all of them.
             levels: memory levels whose bandwidths are needed; None means all levels.
-            hasty: whether a peak below the theoretical one is tried again without pauses; it is
-                found anew once it limits a row.
+            hasty: whether a single try is enough for a peak; it is found anew once it limits a row.
         """
         worker = self._workers.get("native", "cpu")
         precisions = tuple(precisions)

@@ -14,20 +14,7 @@ from pydlbench.backends import capabilities
 from pydlbench.devices.cpu.facts import read_text
 from pydlbench.devices.probe_cache import probe_cache_path
 from pydlbench.errors import UnsupportedError, unknown_word
-
-# Settings of thread pools, math libraries and the allocator influence results: workers do not
-# inherit them from the shell. Backends declare further variables.
-_DROPPED_PREFIXES = (
-    "OMP_",
-    "GOMP_",
-    "KMP_",
-    "MKL_",
-    "OPENBLAS_",
-    "GLIBC_TUNABLES",
-    "MALLOC_",
-    # It differs from test to test, so that no two workers would have the same environment.
-    "PYTEST_CURRENT_TEST",
-)
+from pydlbench.workers.ahead import DROPPED_PREFIXES, FIXED
 
 #: Makes the C library's allocator keep freed pages, so that the next call reuses them.
 KEEP_PAGES = {"GLIBC_TUNABLES": f"glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold={2**62}"}
@@ -47,12 +34,11 @@ def keep_pages() -> None:
 def worker_environment(inherited: Mapping[str, str], cpus: Sequence[int]) -> dict[str, str]:
     """Return the environment for a worker that runs one thread on each of ``cpus``.
 
-    OpenMP thread i is bound to ``cpus[i]`` when its library loads. NumPy's BLAS gets a single
-    thread, because its pool would spin while kernels are timed.
+    OpenMP thread i is bound to ``cpus[i]`` when its library loads.
     """
     backends = capabilities.all_capabilities()
     dropped = (
-        *_DROPPED_PREFIXES,
+        *DROPPED_PREFIXES,
         *(prefix for backend in backends for prefix in backend.settings),
     )
     kept = tuple(prefix for backend in backends for prefix in backend.kept_settings)
@@ -60,14 +46,12 @@ def worker_environment(inherited: Mapping[str, str], cpus: Sequence[int]) -> dic
         name: value
         for name, value in inherited.items()
         if name.startswith(kept) or not name.startswith(dropped)
-    }
+    } | FIXED
     environment["OMP_NUM_THREADS"] = str(len(cpus))
     environment["OMP_PLACES"] = ",".join(f"{{{cpu}}}" for cpu in cpus)
     environment["OMP_PROC_BIND"] = "close"
     environment["OMP_DYNAMIC"] = "false"
-    environment["OPENBLAS_NUM_THREADS"] = "1"
     environment["MKL_NUM_THREADS"] = str(len(cpus))
-    environment["PYTHONUNBUFFERED"] = "1"
     if (probes := probe_cache_path()) is not None:
         for backend in backends:
             if backend.code_folder and (folder := _code_folder(probes.parent, backend.name)):

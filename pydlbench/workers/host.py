@@ -15,7 +15,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Generic, TypeVar
+from typing import IO, Any, Final, Generic, TypeVar
 
 import msgspec
 
@@ -25,6 +25,7 @@ from pydlbench.errors import PydlbenchError, WorkerError
 from pydlbench.records.measurement import KernelSpec
 from pydlbench.records.trace import TraceFacts
 from pydlbench.timing.chunk import Chunk, ChunkRequest
+from pydlbench.workers import ahead
 from pydlbench.workers.channel import (
     HEARTBEAT_S,
     Build,
@@ -155,7 +156,8 @@ class Worker:
         self._replies: ReplyReader | None = None
         self._ready = False
         self._folder = ""
-        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the worker
+        # It lives as long as the worker.
+        self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         self._stderr_start = 0  # bytes of standard error that belong to earlier requests
         self._description: dict[str, Any] = {}
         self._stopped = False
@@ -428,7 +430,10 @@ class Worker:
         self._folder = tempfile.mkdtemp(prefix="pydlbench-worker-")
         folder = {FOLDER_VARIABLE: self._folder}
         environment = {**worker_environment(inherited, self.cpus), **self._environment}
-        self._process = self._fork(setup, environment, folder) if from_template else None
+        self._process = None
+        if from_template:
+            own = {**environment, **folder}
+            self._process = self._take_ahead(setup, own) or self._fork(setup, environment, folder)
         if self._process is None:
             self._process = subprocess.Popen(
                 # -P: do not import a json.py from the working directory.
@@ -445,6 +450,27 @@ class Worker:
         if self._process.stdout is None:
             raise WorkerError(f"the {self.backend} worker has no output")
         self._replies = ReplyReader(self._process.stdout)
+
+    def _take_ahead(
+        self, setup: Mapping[str, Any], environment: Mapping[str, str]
+    ) -> ForkedProcess | None:
+        """Take the process that the command line has started; None if there is none, or no use."""
+        usual = self._python is None and not self._environment
+        if not usual or (self.backend, self.device) != ("native", "cpu"):
+            return None
+        if (started := ahead.take()) is None:
+            return None
+        pid, stdin, stdout, errors = started
+        self._stderr.close()
+        self._stderr = os.fdopen(errors, "w+b")
+        process = ForkedProcess(os.fdopen(stdin, "wb"), os.fdopen(stdout, "rb"))
+        process.pid = pid
+        try:
+            process.stdin.write(encode({**setup, "environment": environment}))
+            process.stdin.flush()
+        except BrokenPipeError:  # it has ended
+            return None
+        return process
 
     def _fork(
         self, setup: Mapping[str, Any], environment: Mapping[str, str], own: Mapping[str, str]

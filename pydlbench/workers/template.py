@@ -61,7 +61,9 @@ class ForkedProcess:
         returncode: exit code, negative after a signal; None while it runs, or if it is unknown.
     """
 
-    def __init__(self, stdin: IO[bytes], stdout: IO[bytes], identity: IO[bytes]) -> None:
+    def __init__(
+        self, stdin: IO[bytes], stdout: IO[bytes], identity: IO[bytes] | None = None
+    ) -> None:
         self.pid = 0
         self.stdin = stdin
         self.stdout = stdout
@@ -74,7 +76,7 @@ class ForkedProcess:
         Args:
             timeout: maximum time in seconds.
         """
-        if not self.pid:
+        if not self.pid and self._identity is not None:
             with self._identity:
                 if select.select([self._identity], [], [], timeout)[0]:
                     self.pid = int(self._identity.readline() or 0)
@@ -100,7 +102,8 @@ class ForkedProcess:
             if time.monotonic() > deadline:
                 raise subprocess.TimeoutExpired("worker", timeout or 0)
             time.sleep(_POLL_S)
-        self._identity.close()  # without a reader, a fork that comes later ends
+        if self._identity is not None:
+            self._identity.close()  # without a reader, a fork that comes later ends
         return self.returncode
 
     def send_signal(self, number: int) -> None:

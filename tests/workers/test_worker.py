@@ -23,7 +23,7 @@ from pydlbench.errors import (
 from pydlbench.ops.table import build_layer
 from pydlbench.records.measurement import KernelSpec
 from pydlbench.timing.chunk import ChunkRequest
-from pydlbench.workers import host
+from pydlbench.workers import ahead, host
 
 ONE = ChunkRequest(samples=1)
 GEMM = build_layer("gemm", m=64, k=64, n=64)
@@ -264,6 +264,37 @@ def test_closing_ends_the_process(worker, prepare):
     worker.close()
     assert worker.pid is None
     assert gone(pid)
+
+
+@linux
+def test_a_bare_process_becomes_the_first_native_worker(native, cpus, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    ahead.start()
+    ((started, *_),) = ahead._started
+    settings = Path(f"/proc/{started}/environ").read_bytes()
+    bare = host.Worker("native", "cpu", cpus[:1], timeout=60)
+    try:
+        ours, others = bare.describe(), native.describe()
+        pids, pinned = (bare.pid, native.pid), os.sched_getaffinity(bare.pid)
+        kernel = bare.prepare(KernelSpec(layer=GEMM), Preparation())
+    finally:
+        bare.discard()
+    assert b"OMP_NUM_THREADS=7" not in settings
+    assert pids[0] == started != pids[1]
+    assert pinned == {cpus[0]}
+    assert ours == {**others, "threads": 1}
+    assert kernel.facts.correct.status == "ok"
+    assert gone(started)
+
+
+@linux
+def test_a_bare_process_without_a_setup_ends():
+    ahead.start()
+    started, *descriptors = ahead.take()
+    for descriptor in descriptors:
+        os.close(descriptor)
+    assert os.waitpid(started, 0)[1] == 0
+    assert ahead.take() is None
 
 
 @linux

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 from pydlbench.devices.bandwidths import (
     LEVELS,
+    MIN_TRIES,
     PATTERNS,
     ROUNDS,
     Probe,
@@ -153,8 +154,7 @@ def extend_record(
         kept: results of earlier runs; replaced if a new reading disagrees.
         take_over: whether results of earlier runs are used if a reading confirms them; otherwise
             everything is probed.
-        hasty: whether a peak below the theoretical one is neither tried again after pauses nor
-            warned of.
+        hasty: whether a single try is enough for a peak, which is neither stored nor warned of.
 
     Raises:
         ImpossiblePeakError: a reading is more than 1.03 x the theoretical peak of a known core.
@@ -233,8 +233,9 @@ def _peak(
 
     if (peak := confirm_peak(once, known_per_cycle)) is not None:
         return peak
-    peak = try_peak(once, (lambda _: False) if hasty else _falls_short)
-    if kept is not None and peak.tries and not peak.impossible and not _falls_short(peak):
+    peak = try_peak(once, (lambda _: False) if hasty else _falls_short, 1 if hasty else MIN_TRIES)
+    sure = len(peak.tries) >= MIN_TRIES and not peak.impossible and not _falls_short(peak)
+    if kept is not None and sure:
         kept.write_peak(precision, max(peak.tries))
     return peak
 
