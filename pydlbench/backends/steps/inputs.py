@@ -6,6 +6,7 @@ Images, labels and weights are seeded; weights and results are known by their na
 import math
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -120,6 +121,8 @@ def matching_tensors(
     return pairs
 
 
+# Maximum number of threads that draw a model's weights.
+_MAX_THREADS: Final = 4
 # Number of standard deviations at which a truncated normal distribution is cut off.
 _CUTOFF = 2.0
 
@@ -146,7 +149,14 @@ def make_weights(
         seed: seed of the random numbers, at least 0.
         disturbance: maximum relative change of every element; size and sign are random.
     """
-    tensors = {name: _tensor(shape, init, name, seed) for name, shape, init in _initials(model)}
+    tensors, filled = {}, []
+    with ThreadPoolExecutor(_MAX_THREADS) as threads:
+        for name, shape, init in _initials(model):
+            # Memory is that of this thread: the allocator keeps memory of others apart.
+            tensors[name] = np.empty(shape, np.float32)
+            filled.append(threads.submit(_fill, tensors[name], init, name, seed))
+    for filling in filled:
+        filling.result()
     if disturbance:
         stream = np.random.default_rng(seed)
         for array in tensors.values():
@@ -165,20 +175,17 @@ def _initials(model: Model) -> Iterator[tuple[str, tuple[int, ...], Init | float
                 yield name, shape, node.weights_init if role == "weights" else node.bias_init
 
 
-def _tensor(
-    shape: tuple[int, ...], init: Init | float, name: str, seed: int
-) -> NDArray[np.float32]:
-    if isinstance(init, float):
-        return np.full(shape, init, np.float32)
-    if init.kind == "constant":
-        return np.full(shape, init.value, np.float32)
+def _fill(values: NDArray[np.float32], init: Init | float, name: str, seed: int) -> None:
+    if isinstance(init, float) or init.kind == "constant":
+        values.fill(init if isinstance(init, float) else init.value)
+        return
     stream = np.random.Generator(np.random.SFC64([seed, zlib.crc32(name.encode())]))
-    values: NDArray[np.float32] = stream.standard_normal(shape, dtype=np.float32)
+    stream.standard_normal(dtype=np.float32, out=values)
     if init.kind == "he":
         # Convolutions: everything but the first dimension; products: the first one.
-        inputs = math.prod(shape[1:]) if len(shape) == 4 else shape[0]
+        inputs = math.prod(values.shape[1:]) if values.ndim == 4 else len(values)
         values *= np.float32(math.sqrt(2 / inputs))
-        return values
+        return
     flat = values.reshape(-1)
     # Values outside are drawn again, as truncated_normal does.
     outside = np.flatnonzero(np.abs(flat) > _CUTOFF)
@@ -186,4 +193,3 @@ def _tensor(
         flat[outside] = stream.standard_normal(outside.size, dtype=np.float32)
         outside = outside[np.abs(flat[outside]) > _CUTOFF]
     values *= np.float32(init.value)
-    return values

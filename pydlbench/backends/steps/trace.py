@@ -265,7 +265,7 @@ class TracedSteps:
         )
 
     def sample(self, request: ChunkRequest) -> Chunk:
-        """Run the requested rounds, after the untimed ones.
+        """Run the requested rounds, after as many traced steps as are to be untimed.
 
         Raises:
             UnsupportedError: the step cannot be traced in this way.
@@ -277,7 +277,7 @@ class TracedSteps:
         seconds: list[float] = []
         with self._guard():
             for _ in range(request.untimed):
-                self._round(trace)
+                trace()
             with HostCounters(self._cpus) as account:
                 for _ in range(request.samples):
                     seconds += self._round(trace)

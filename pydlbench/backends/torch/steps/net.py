@@ -238,12 +238,17 @@ def _parameters(layer: Any, *, bias: bool) -> dict[str, tuple[int, ...]]:
 # Names of a network's calls.
 
 
-def by_node(net: TorchNet) -> Naming:
-    """Name calls after the graph's nodes: the network runs node by node while it is recorded."""
+def by_node(net: TorchNet, shapes: dict[str, tuple[int, ...]]) -> Naming:
+    """Name calls after the graph's nodes: the network runs node by node while it is recorded.
+
+    Args:
+        net: the network.
+        shapes: gets the shape of each node's output, NCHW or (batch, features).
+    """
 
     @contextlib.contextmanager
     def naming(recorder: DispatchRecorder) -> Iterator[None]:
-        following = _Following(net, recorder)
+        following = _Following(net, recorder, shapes)
         net.module.forward = following.run
         try:
             yield
@@ -260,11 +265,14 @@ class _Following(fx.Interpreter):  # type: ignore[misc]  # an unknown class to m
     Args:
         net: the network.
         recorder: recorder of the calls.
+        shapes: gets the shape of each node's output.
     """
 
-    def __init__(self, net: TorchNet, recorder: DispatchRecorder) -> None:
+    def __init__(
+        self, net: TorchNet, recorder: DispatchRecorder, shapes: dict[str, tuple[int, ...]]
+    ) -> None:
         super().__init__(net.module)
-        self._recorder = recorder
+        self._recorder, self._outputs, self._shapes = recorder, net.outputs, shapes
         # A padding belongs to the node after it.
         self._names: dict[fx.Node, str] = {}
         waiting: list[fx.Node] = []
@@ -281,35 +289,9 @@ class _Following(fx.Interpreter):  # type: ignore[misc]  # an unknown class to m
             self._recorder.at("loss", "loss")
         else:
             self._recorder.at(self._names.get(n, ""), "forward")
-        return super().run_node(n)
-
-
-# -----------------------------------------------------------------------------
-# Shapes of a network's outputs.
-
-
-def shapes_of(module: fx.GraphModule, images: torch.Tensor) -> dict[str, tuple[int, ...]]:
-    """Run a network node by node; return the shape of each node's tensor, by the node's name.
-
-    ``torch.fx.passes.shape_prop`` does the same, but imports SymPy, which takes a second.
-    """
-    found = _Shapes(module)
-    found.run(images)
-    return found.shapes
-
-
-class _Shapes(fx.Interpreter):  # type: ignore[misc]  # an unknown class to mypy
-    """Runs a network and keeps the shapes of its tensors."""
-
-    def __init__(self, module: fx.GraphModule) -> None:
-        super().__init__(module)
-        self.shapes: dict[str, tuple[int, ...]] = {}
-
-    def run_node(self, n: fx.Node) -> Any:
-        """Run a node, and keep the shape of its result."""
         result = super().run_node(n)
-        if isinstance(result, torch.Tensor):
-            self.shapes[n.name] = tuple(result.shape)
+        if n.name in self._outputs:
+            self._shapes[self._outputs[n.name]] = tuple(result.shape)
         return result
 
 

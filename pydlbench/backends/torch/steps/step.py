@@ -37,12 +37,7 @@ from pydlbench.backends.torch.layers.operator import compiled
 from pydlbench.backends.torch.settings import DTYPES
 from pydlbench.backends.torch.steps import compiled_trace, profiled
 from pydlbench.backends.torch.steps.calls_alone import Operands, StepOperands
-from pydlbench.backends.torch.steps.net import (
-    TorchNet,
-    by_node,
-    fold_normalisations,
-    shapes_of,
-)
+from pydlbench.backends.torch.steps.net import TorchNet, by_node, fold_normalisations
 from pydlbench.backends.torch.steps.recording import (
     Naming,
     RecordedStep,
@@ -203,13 +198,18 @@ class TorchSubject(StepModel):
     def naming(self) -> Naming:
         """The naming of calls while a step is recorded."""
 
-    def recording(self, step: TorchStep) -> Recording:
-        """Record a step without advancing the optimizer's count, so that the next one is equal."""
+    def recording(self, step: TorchStep, naming: Naming | None = None) -> Recording:
+        """Record a step without advancing the optimizer's count, so that the next one is equal.
+
+        Args:
+            step: the step.
+            naming: names of its calls; None for the model's.
+        """
         states = step.optimizer.state.values() if step.optimizer is not None else ()
         counts = [(state["step"], state["step"].clone()) for state in states if "step" in state]
         recording = record(
             lambda: list(tensors_in(step.run())),
-            naming=self.naming,
+            naming=naming or self.naming,
             parameters=self.names,
             optimizer=step.optimizer,
             device=self.spec.device,
@@ -286,7 +286,7 @@ class TorchModel(CatalogueModel, TorchSubject):
     @property
     def naming(self) -> Naming:
         """The naming of calls after nodes."""
-        return by_node(self.net)
+        return by_node(self.net, {})
 
     def prepare(self, definition: StepDefinition, *, eager: bool = False) -> FrameworkStep:
         """Build a step.
@@ -389,13 +389,18 @@ class TorchModel(CatalogueModel, TorchSubject):
     # -------------------------------------------------------------------------
     # Facts of a step for its checks.
 
+    @functools.cached_property
+    def _recorded(self) -> tuple[dict[str, tuple[int, ...]], int]:
+        """The shapes of nodes' outputs, and the FLOPs, from one run of the eager step."""
+        definition = self.gradients_only if self.definition.backward else self.definition
+        shapes: dict[str, tuple[int, ...]] = {}
+        naming = by_node(self.net, shapes)
+        recording = self.recording(TorchStep(self, definition, eager=True), naming)
+        return shapes, product_flops(recording.distinct())
+
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shape of each node's output in a run, NCHW or (batch, features)."""
-        module, names = self.net.module, self.net.outputs
-        self.set_layers(self.definition)
-        with torch.no_grad(), autocast(self.spec):
-            shapes = shapes_of(module, self.resident[0])
-        return {names[node]: shape for node, shape in shapes.items() if node in names}
+        return self._recorded[0]
 
     def elements(self) -> int:
         """Return the number of trained elements."""
@@ -403,8 +408,7 @@ class TorchModel(CatalogueModel, TorchSubject):
 
     def flops(self) -> int:
         """Return the FLOPs of all convolutions and products in the eager step."""
-        definition = self.gradients_only if self.definition.backward else self.definition
-        return product_flops(self.recording(TorchStep(self, definition, eager=True)).distinct())
+        return self._recorded[1]
 
     def prepare_forward(self, definition: StepDefinition) -> FrameworkStep:
         """Build a forward step in eager mode: compiling it would take minutes."""
