@@ -140,16 +140,19 @@ def _beyond_pairs(items: list[pytest.Function]) -> list[pytest.Function]:
     varying = [names for names in groups if len(set(values[names].values())) > 1]
     own = {item: [(names, values[names][item]) for names in varying] for item in items}
     size = 2 if len(varying) > 2 else 1
-    left = {item: set(itertools.combinations(own[item], size)) for item in items}
-    missing = set().union(*left.values())
+    missing = {item: set(itertools.combinations(own[item], size)) for item in items if varying}
+    left = dict.fromkeys(items)
     seen: Counter[Any] = Counter()
     while missing:
         best = max(
-            left,
-            key=lambda item: (len(left[item] & missing), -sum(seen[one] for one in own[item])),
+            missing,
+            key=lambda item: (len(missing[item]), -sum(seen[one] for one in own[item])),
         )
-        missing -= left.pop(best)
+        del left[best]
         seen.update(own[best])
+        added = missing[best]
+        # Whoever adds nothing now never will.
+        missing = {item: rest for item, own_ in missing.items() if (rest := own_ - added)}
     return list(left)
 
 
