@@ -31,7 +31,7 @@ from pydlbench.cli import main
 from pydlbench.errors import PydlbenchError
 
 TESTS = Path(__file__).parents[1]
-#: Inputs that were findings once; they are read before any mutation.
+#: Inputs that were findings once, which are read before number 0.
 FOUND = Path(__file__).parent / "found"
 #: How often each of them is read: another command reads it each time.
 FOUND_TURNS = 12
@@ -415,7 +415,8 @@ def run(name, first, count):
         raise Slow
 
     signal.signal(signal.SIGPROF, stop)
-    known = [path for path in sorted(FOUND.glob(f"{name}-*")) for _ in range(FOUND_TURNS)]
+    turns = range(0 if first else FOUND_TURNS)
+    known = [path for path in sorted(FOUND.glob(f"{name}-*")) for _ in turns]
     bases = seeds()
     counts, findings = {True: 0, False: 0}, []
     with tempfile.TemporaryDirectory() as folder:
