@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from pydlbench.errors import PydlbenchError, UnsupportedError
+from pydlbench.errors import PydlbenchError, UnsupportedError, UsageError
 from pydlbench.grouping import group_by
 from pydlbench.records.measurement import KernelSpec, Measurement
 from pydlbench.records.run import RunRecord
@@ -153,7 +153,7 @@ class Results:
         run: time, command, device and environment.
         interrupted: whether Ctrl-C, SIGTERM or a time limit ended the run.
         expired: whether that was the time limit.
-        trouble: the error that ended the run after something was finished.
+        trouble: the error that ended the run.
         where: how other commands find the run: `` --store FILE`` if the file was named; None if the
             run is not stored.
         seconds: wall seconds of the tasks of each place, such as a table of a sweep.
@@ -255,10 +255,10 @@ def execute(
         samples: leave the raw samples in the documents.
 
     Returns:
-        What is finished, also after Ctrl-C and SIGTERM.
+        What is finished, also after Ctrl-C, SIGTERM and an error.
 
     Raises:
-        PydlbenchError: the error that ended the run before anything was finished.
+        UsageError: bad input, found before anything was finished.
     """
     opens = open_session or (lambda task: task.open())
     loop = _Loop(tasks, opens, recorder, progress, request, tolerant, samples)
@@ -272,7 +272,7 @@ def execute(
     except KeyboardInterrupt:
         interrupted = True
     except PydlbenchError as error:
-        if not recorder.given:
+        if isinstance(error, UsageError) and not recorder.given:
             raise
         trouble = error
     finally:

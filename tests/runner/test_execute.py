@@ -10,7 +10,14 @@ import msgspec
 import pytest
 
 from pydlbench.backends import capabilities
-from pydlbench.errors import PrimitiveError, PydlbenchError, StoreError, UnsupportedError
+from pydlbench.errors import (
+    PrimitiveError,
+    PydlbenchError,
+    StoreError,
+    UnsupportedError,
+    UsageError,
+    WorkerError,
+)
 from pydlbench.models.catalog import find_layers
 from pydlbench.records.measurement import KernelSpec, Measurement
 from pydlbench.records.run import RunRecord
@@ -145,9 +152,12 @@ def test_an_error_ends_the_run_or_costs_its_task(store_path):
     assert kept(store_path) == ("done", ["a", "c"])
 
 
-def test_an_error_before_anything_is_finished_is_raised_and_leaves_no_run(store_path):
-    with pytest.raises(PrimitiveError, match="broken"):
-        run(store_path, Machine(), [task("a", before=stop_at("a", PrimitiveError("broken")))])
+def test_an_error_before_anything_is_finished_names_what_is_missing_and_leaves_no_run(store_path):
+    results = run(store_path, Machine(), [task("a", before=stop_at("a", WorkerError("killed")))])
+    assert (str(results.trouble), results.outcomes, results.where) == ("killed", [], None)
+    assert results.ending == {"interrupted": True, "unfinished": ["a"]}
+    with pytest.raises(UsageError, match="no such value"):
+        run(store_path, Machine(), [task("a", before=stop_at("a", UsageError("no such value")))])
     with Store.open(store_path, readonly=True) as store:
         assert store.runs() == []
 
