@@ -2,6 +2,7 @@
 
 import _thread
 import contextlib
+import math
 import os
 import signal
 import sys
@@ -103,6 +104,7 @@ class ProgressLine:
         delay_s: float = 2.0,
         every_s: float = 1.0,
         line_s: float = 10.0,
+        limit_s: float | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         """Start the clock.
@@ -115,6 +117,7 @@ class ProgressLine:
             delay_s: Seconds before the bar appears.
             every_s: Seconds between two updates of the elapsed time.
             line_s: Seconds between two lines without a terminal.
+            limit_s: Seconds after which the run ends at the latest; None if there is no limit.
             now: Function that returns the time in seconds; tests replace it.
         """
         self._stream, self._delay_s, self._every_s, self._now = stream, delay_s, every_s, now
@@ -122,6 +125,7 @@ class ProgressLine:
         self._verbose = verbose
         self._terminal = stream is not None and stream.isatty() and not verbose
         self._start = now()
+        self._limit_s = limit_s
         self._line_s, self._next_line = line_s, self._start + line_s
         self._bar: tqdm[Any] | None = None
         self._state: tuple[float, int, str] = (0, 1, "")
@@ -133,7 +137,9 @@ class ProgressLine:
     @classmethod
     def from_options(cls, args: Measuring) -> Self:
         """Return the display that a command's options define, on standard error."""
-        return cls(sys.stderr, quiet=args.quiet, verbose=args.verbose)
+        minutes = getattr(args, "minutes", None)
+        limit_s = None if minutes is None else 60.0 * minutes
+        return cls(sys.stderr, quiet=args.quiet, verbose=args.verbose, limit_s=limit_s)
 
     def __call__(self, done: float, total: int, label: str) -> None:
         """Show that ``done`` of ``total`` parts are finished and ``label`` is being timed."""
@@ -192,11 +198,23 @@ class ProgressLine:
     def _line(self) -> str:
         done, total, label = self._state
         elapsed = self._now() - self._start
-        rest = f", about {_duration(elapsed * (total - done) / done)} left" if done else ""
-        return f"{int(done)} of {total} done after {_duration(elapsed)}{rest}: {label}"
+        # A single part has its own "x of y" in the label.
+        parts = f"{int(done)} of {total} done " if total > 1 else ""
+        return f"{parts}after {_duration(elapsed)}{self._rest(elapsed)}: {label}"
+
+    def _rest(self, elapsed: float) -> str:
+        """Return how long the run still takes, as far as it is known."""
+        done, total, _ = self._state
+        about = elapsed * (total - done) / done if done else math.inf
+        most = math.inf if self._limit_s is None else max(0.0, self._limit_s - elapsed)
+        if min(about, most) == math.inf:
+            return ""
+        return f", {'about' if about <= most else 'at most'} {_duration(min(about, most))} left"
 
     def _update(self, late_s: float) -> None:
         done, total, label = self._state
+        if not done:  # the bar itself says nothing yet
+            label += self._rest(late_s)
         if self._bar is None:
             from tqdm import tqdm
 

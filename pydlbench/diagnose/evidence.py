@@ -415,15 +415,27 @@ _BREAKDOWN_SHARE: Final = 0.7
 _NO_TIME: Final = "there was no time left; --minutes gives more"
 
 
-def time_step(spec: StepSpec, session: Session) -> Iterator[StepRecord]:
+def time_step(
+    spec: StepSpec, session: Session, tell: Callable[[str], None]
+) -> Iterator[StepRecord]:
     """Time the step that is diagnosed; yield its record after each process.
+
+    Args:
+        spec: the step.
+        session: the session whose workers and settings are used.
+        tell: called with a description of the next action.
 
     Raises:
         UsageError: no such model, option or word.
         UnsupportedError: the framework cannot run this step.
         PrimitiveError: the step is wrong, or its process ended.
     """
-    for _, step in runs_in_turn([spec], session):
+    turns = runs_in_turn(
+        [spec],
+        session,
+        progress=lambda done, total, label: tell(f"step, {done + 1} of {total}: {label}"),
+    )
+    for _, step in turns:
         if not step.ok:
             kind = UnsupportedError if step.status == "skipped" else PrimitiveError
             raise kind(f"{spec.label}: {step.reason}")

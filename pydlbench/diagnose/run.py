@@ -237,7 +237,6 @@ def diagnoses(
         PrimitiveError: the step is wrong, or its process ended.
     """
     start = time.monotonic()
-    tell("the step")
     findings = [] if before is None else list(before.findings)
     tried = [] if before is None else list(before.tried)
     settled = frozenset() if before is None else before.settled
@@ -262,7 +261,7 @@ def diagnoses(
             interrupted=interrupted,
         )
 
-    for step in time_step(spec, session):
+    for step in time_step(spec, session, tell):
         yield result(step)
     for seen, notes in observe(step, session, start, time_limit_s, tell, explainer, known, keep):
         terms = () if seen.breakdown is None else seen.breakdown.terms
@@ -275,10 +274,9 @@ def diagnoses(
         name, problem = _name(experiment, because[0]), because[0].reason or because[0].problem
         if name in settled:
             continue
+        label = f"trying {name}, {len(done)} of {len(done) + len(untested) - 1}"
         try:
-            saving = _attempt(
-                experiment, seen, session, start + time_limit_s, tell, f"trying {name}"
-            )
+            saving = _attempt(experiment, seen, session, start + time_limit_s, tell, label)
         except PydlbenchError as error:
             words = " ".join(str(error).split())
             untried.append(Tried(what=name, problem=problem, result=words, ran=False))

@@ -34,6 +34,15 @@ def test_a_line_now_and_then_without_a_terminal():
     assert show(io.StringIO(), [0, 5, 60]) == "3 of 8 done after 60 s, about 2 min left: conv3\n"
 
 
+def test_a_time_limit_bounds_the_rest():
+    for done, total, left in ((0, 1, "at most 40 s"), (1, 2, "at most 40 s"), (7, 8, "about 9 s")):
+        stream, clock = io.StringIO(), iter([0, 60, 60])
+        progress = ProgressLine(stream, limit_s=100, now=lambda clock=clock: next(clock))
+        progress(done, total, "conv1")
+        progress.close()
+        assert f", {left} left: conv1" in stream.getvalue()
+
+
 def test_nothing_when_quiet():
     for stream in (Terminal(), io.StringIO()):
         assert show(stream, [0, 5, 60], quiet=True) == ""
