@@ -519,18 +519,15 @@ def _label(outcome: Result) -> str:
 
 def _estimate(document: Mapping[str, Any]) -> str:
     """Return the time of an estimate, and what dominates it unless other work disturbed it."""
-    from pydlbench.report.runs import dominant
-    from pydlbench.report.verdicts import dominates
+    from pydlbench.records.estimate import StepEstimate
+    from pydlbench.report.estimate import dominant_groups
 
-    total = document["estimate"]
+    total, step = document["estimate"], StepEstimate.from_dict(document)
     words = [f"{format_seconds(total['low'])} .. {format_seconds(total['high'])}"]
-    if (leader := dominant(document)) is not None:
-        words.append(dominates(*leader, document.get("dominant_rivals") or ()))
-    elif document.get("dominant"):
-        words.append("contended")
+    words.append(dominant_groups(step) if step.tells else "contended")
     if document.get("missing"):
         words.append(f"without {len(document['missing'])} that were not measured")
-    return ", ".join(words)
+    return ", ".join(filter(None, words))
 
 
 def _step(document: Mapping[str, Any]) -> str:

@@ -37,23 +37,24 @@ _TERMS: Final = "term kind seconds ci_low..ci_high share detail"
 _MIN_LONGER_SHARE: Final = 0.05
 # Minimum share of a loss that its interval supports where its median is named.
 _MIN_SUPPORTED: Final = 0.5
-#: The meaning of a term, as an apposition to its name.
+#: The meaning of a term, of which most is lost to it, in a sentence.
 _MEANINGS: Final = {
-    "kernels": "what native kernels take above the limit",
-    "another kernel": "slower than the fastest native one",
-    "own kernels": "the framework's, slower than the fastest native ones",
-    "reorders": "copies between layouts",
-    "primitive creation": "a library that prepares its kernels in each step",
-    "dispatch": "the framework's way from a call to its library",
-    "call overhead": "what calls take besides their kernels",
-    "fresh memory": "pages that are new in each step",
-    "returned memory": "pages that are given back to the system and fetched again",
-    "caches": "operands that are no longer in caches",
-    "between calls": "in which no call runs",
-    "calls without a native layer": "for which there is no native kernel to compare them with",
-    "choice of other calls": "slower than native kernels, and no experiment is about them",
-    "unexplained choice": "calls that are slower than native kernels; no experiment says why",
-    "unexplained context": "calls that take longer in the step than alone; no experiment says why",
+    "kernels": "lost to what even the fastest kernels take above the limit",
+    "another kernel": "lost to library kernels slower than the fastest native ones",
+    "own kernels": "lost to the framework's own kernels, slower than the fastest native ones",
+    "reorders": "lost to copies between layouts",
+    "primitive creation": "lost to a library that prepares its kernels in each step",
+    "dispatch": "lost on the framework's way from a call to its library",
+    "call overhead": "lost to what calls take besides their kernels",
+    "fresh memory": "lost to pages that are new in each step",
+    "returned memory": "lost to pages that are given back to the system and fetched again",
+    "caches": "lost to operands that are no longer in caches",
+    "between calls": "lost between calls, where no call runs",
+    "calls without a native layer": "in calls that no native kernel can be compared with",
+    "choice of other calls": "lost to calls slower than native kernels, not examined further",
+    "unexplained choice": "lost to calls slower than native kernels, for no known reason",
+    "unexplained context": "lost to calls that take longer in the step than alone, for no known "
+    "reason",
 }
 #: Names of the differences between a level and the next one.
 _DIFFERENCES: Final = {
@@ -291,14 +292,13 @@ def conclusion(record: BreakdownRecord) -> list[str]:
 def _size(seconds: float, low: float | None, high: float | None, step_s: float) -> str:
     """Return a part of a step with its interval; of a wide one the lower end first."""
     scale = Scale.fit(step_s)
-    within = "no interval yet" if low is None else f"95 % {interval_text(low, high, scale)}"
     whole = f"of the {scale.text(step_s)} that a step takes"
     if low is not None and 0.0 < low < _MIN_SUPPORTED * seconds:
-        share = percent(low / step_s)
-        return (
-            f"at least {scale.text(low)} {whole} ({share}; median {scale.text(seconds)}, {within})"
-        )
-    return f"{scale.text(seconds)} {whole} ({percent(seconds / step_s)}, {within})"
+        return f"at least {scale.text(low)} {whole} ({percent(low / step_s)})"
+    within = "no interval yet"
+    if low is not None and high is not None:
+        within = f"95 % {scale.bare(low)} .. {scale.text(high)}"
+    return f"{scale.text(seconds)} {whole} ({percent(seconds / step_s)}; {within})"
 
 
 def _diagnose(record: BreakdownRecord) -> str:
@@ -312,12 +312,11 @@ def _losses(record: BreakdownRecord) -> list[LostTime]:
     losses = []
     for term in record.terms:
         if term.kind != "limit" and term.share >= MIN_NAMED_SHARE:
-            detail = f" ({term.detail})" if term.detail else ""
             size = _size(term.seconds, term.ci_low, term.ci_high, step_s)
             meaning = _MEANINGS.get(term.term)
-            what = f"{term.term} ({meaning})" if meaning else term.term
-            text = f"most is lost to {what}: {size}"
-            text = "; ".join([text + detail, *_overstated(record, term, scale)])
+            what = f"{meaning} ({term.term})" if meaning else f"lost to {term.term}"
+            parts = (f"most is {what}: {size}", term.detail, *_overstated(record, term, scale))
+            text = "; ".join(filter(None, parts))
             losses.append(LostTime(term.seconds, term.ci_low, text, _diagnose(record)))
     for other in record.alternatives:
         if other.saved < MIN_NAMED_SHARE * step_s:
@@ -360,4 +359,4 @@ def _overstated(record: BreakdownRecord, loss: Term, scale: Scale) -> list[str]:
         return []
     most_s = max(0.0, levels.in_context.median - levels.native.median)
     longer, most = scale.text(longer_s), scale.text(most_s)
-    return [f"calls take {longer} longer alone than in the step, where that is {most} at most"]
+    return [f"in the step it is {most} at most, as calls take {longer} longer alone"]

@@ -256,7 +256,9 @@ def conclude(comparison: Comparison) -> list[str]:
     groups = group_by(comparison.rows, lambda row: row.verdict)
     total = len(comparison.rows)
     changed = [
-        _changed(groups[verdict], total) for verdict in (SLOWER, FASTER) if verdict in groups
+        _changed(groups[verdict], comparison.rows)
+        for verdict in (SLOWER, FASTER)
+        if verdict in groups
     ]
     if changed:
         sentence = f"B is {' and '.join(changed)}"
@@ -326,7 +328,7 @@ def _single(comparison: Comparison) -> str:
     return f"{text}, {' against '.join(map(format_seconds, medians))}"
 
 
-def _changed(rows: list[ComparedRow], total: int) -> str:
+def _changed(rows: Sequence[ComparedRow], every: Sequence[ComparedRow]) -> str:
     """Return ``4 % slower in 2 of 11 rows (conv1, conv2)``, or a range if they differ."""
     ratios = sorted(row.estimate.ratio for row in rows)
     slow = ratios[0] > 1
@@ -334,10 +336,11 @@ def _changed(rows: list[ComparedRow], total: int) -> str:
     first, second = change(least), change(most)
     much = first if first == second else _range(first, second)
     ordered = sorted(rows, key=lambda row: -row.estimate.ratio if slow else row.estimate.ratio)
-    names = list(dict.fromkeys(row.b.layer for row in ordered))
+    unique = len({row.b.layer for row in every}) == len(every)
+    names = [row.b.layer if unique else describe(row.b) for row in ordered]
     more = ", ..." if len(names) > _MAX_NAMED_CHANGES else ""
     shown = ", ".join(names[:_MAX_NAMED_CHANGES])
-    return f"{much} in {len(rows)} of {quantity(total, 'row')} ({shown}{more})"
+    return f"{much} in {len(rows)} of {quantity(len(every), 'row')} ({shown}{more})"
 
 
 def _range(first: str, second: str) -> str:

@@ -124,7 +124,11 @@ def headline(diagnosis: Diagnosis) -> str:
     if not diagnosis.findings:
         return f"{step}; nothing found that would save 1 % of it ({experiments})."
     first = diagnosis.findings[0]
-    return f"Most is lost to {title(first)}: a change {_amount(first)}."
+    causes = ", ".join(cause.name for cause in first.causes if cause.name != first.problem)
+    what = " in ".join(filter(None, (first.problem, _where(first))))
+    because = f" ({causes})" if causes else ""
+    change = first.experiments[0] if len(first.experiments) == 1 else "a change"
+    return f"Most is lost to {what}{because}: {change} {_amount(first)}."
 
 
 def title(finding: Finding) -> str:

@@ -25,7 +25,7 @@ from pydlbench.report.blocks import Block, Facts, Heading, Headline, Lines, Tabl
 from pydlbench.report.columns import device_name, group_names, step_heading
 from pydlbench.report.figures.bars import Bar, bars
 from pydlbench.report.figures.roofline import roofline
-from pydlbench.report.verdicts import disturbance, dominates, share_text, sum_is_disturbed
+from pydlbench.report.verdicts import disturbance, dominance_text, sum_is_disturbed
 from pydlbench.units import (
     Scale,
     format_bytes,
@@ -92,7 +92,7 @@ def estimate_report(
             f"layers that are not in the sum have {percent(size)} of the least bytes of all"
         )
     recorded = [] if step.recorded is None else list(_recorded(step.recorded))
-    conclusion = [*estimate_conclusion(step, rows), *_following(step)] if step.layers else []
+    conclusion = [*estimate_conclusion(step, rows), _following(step, rows)] if step.layers else []
     return [
         Headline(conclusion),
         Heading(["  ".join(filter(None, words)) for words in (what, where)]),
@@ -102,15 +102,21 @@ def estimate_report(
     ]
 
 
-def _following(step: StepEstimate) -> list[str]:
-    """Return the command for a real step."""
+def _is_clear(step: StepEstimate, rows: Sequence[Measurement]) -> bool:
+    """Whether other work disturbed so little of the sum that it allows conclusions."""
+    return step.tells and not sum_is_disturbed(rows)
+
+
+def _following(step: StepEstimate, rows: Sequence[Measurement]) -> str:
+    """Return the command for a real step; that for the estimate again if it was disturbed."""
     names = ("model", "options", "own", "batch", "phase", "precision")
     spec = StepSpec(
         **{name: getattr(step, name) for name in names},
         framework=ONNX_FRAMEWORK if is_onnx(step.model) else FRAMEWORKS[0],
         device=step.device or "cpu",
     )
-    return [f"next: pydlbench {shlex.join(['step', *step_words(spec, framework=False)])}"]
+    command = "step" if _is_clear(step, rows) else "estimate"
+    return f"next: pydlbench {shlex.join([command, *step_words(spec, framework=False)])}"
 
 
 def _recorded(recorded: Recorded) -> Iterator[str]:
@@ -198,10 +204,10 @@ def _fewer_flops(step: StepEstimate) -> list[tuple[str, str]]:
 
 
 def estimate_conclusion(step: StepEstimate, rows: Sequence[Measurement] = ()) -> list[str]:
-    """Return lines on the sum, the dominant layer and kind, and the step without their excess.
+    """Return lines on the sum with its dominant layer, and on the sum without a layer's excess.
 
     If other work disturbed kernels, the last line says so; if these are a large part of the sum,
-    it is an upper bound, and there are no lines on layers. Disturbed layers are not named.
+    it is known to lie between the limit and the sum of these times, and no layer is named.
 
     Args:
         step: the estimate.
@@ -210,57 +216,54 @@ def estimate_conclusion(step: StepEstimate, rows: Sequence[Measurement] = ()) ->
     if not step.layers:
         return disturbance(rows)
     total, roof_s = step.estimate.time_s, step.estimate.roof_s
-    clear = step.tells and not sum_is_disturbed(rows)
-    limit = known_text(
-        roof_s,
-        lambda s: (
-            f"; the limit of the hardware is {format_seconds(s)}, {percent(s / total)} of it"
-            f"{'' if clear else ' or more'}"
-        ),
-    )
     names = {layer.name for layer in step.layers}
     lacking = {row["layer"] for row in step.missing}
     every = quantity(len(names | lacking), "layer")
     which = f"The {every} of {step.model}"
     if lacking:
         which = f"{len(names - lacking)} of {every} of {step.model} have a time: they"
-    much = f"{'' if clear else 'at most '}{format_seconds(total)}"
-    takes = "takes" if len(names | lacking) == 1 else "take"
-    lines = [f"{which} {takes} {much}, each alone with its fastest kernel{limit}."]
-    return [*lines, *(_ranked(step) if clear else ()), *disturbance(rows)]
+    which += " takes" if len(names | lacking) == 1 else " take"
+    much, alone = format_seconds(total), "each alone with its fastest kernel"
+    if not _is_clear(step, rows):
+        limit = known_text(roof_s, lambda s: f"{format_seconds(s)} (the limit of the hardware) to ")
+        return [f"{which} {limit or 'at most '}{much}, {alone}.", *disturbance(rows)]
+    limit = known_text(
+        roof_s,
+        lambda s: f"; the limit of the hardware is {format_seconds(s)} ({percent(s / total)})",
+    )
+    leads = f"; {leader}" if (leader := dominant_groups(step)) else ""
+    return [f"{which} {much}, {alone}{leads}{limit}.", *_gain(step), *disturbance(rows)]
 
 
-def _ranked(step: StepEstimate) -> list[str]:
-    """Return lines on the dominant layer and kind, and on the step without their excess."""
-    lines = []
-    total, groups = step.estimate.time_s, step.groups
-    largest = max(groups, key=lambda layer: layer.time_s)
-    if not largest.contended:
-        kind, seconds = next(iter(step.kinds.items()))
-        lines.append(f"{_dominates(step, largest)}; {kind} layers take {percent(seconds / total)}.")
-    best = max(groups, key=lambda layer: layer.excess_s)
+def _gain(step: StepEstimate) -> list[str]:
+    """Return a line on the sum if the layers with the largest excess ran at their limits."""
+    total = step.estimate.time_s
+    best = max(step.groups, key=lambda layer: layer.excess_s)
     if best.contended:
-        return lines
+        return []
     if best.excess_s <= MIN_NAMED_SHARE * total:
-        return [*lines, "No layer, with all like it, is worth more than 0.5 % of the step."]
+        return [f"No layer at its limit would save {percent(MIN_NAMED_SHARE)} of it."]
     owner, which = ("its", "a single layer") if best.count == 1 else ("their", "one kind of layer")
     reached = "" if best.efficiency is None else f" (now {percent(best.efficiency)} of it)"
     seconds, less = format_seconds(total - best.excess_s), percent(best.excess_s / total)
-    lines.append(
-        f"If {_group_name(best)} ran at {owner} roof{reached}, the step would take {seconds} "
-        f"({less} less): the most that {which} can give."
-    )
-    return lines
+    text = f"If {_group_name(best)} ran at {owner} limit{reached}, the sum would be {seconds}"
+    return [f"{text} ({less} less): the most that {which} can give."]
 
 
-def _dominates(step: StepEstimate, largest: EstimatedLayer) -> str:
-    """Return the dominant group with the interval of its share, or the groups that may dominate."""
-    who = dominates(largest.name, largest.count, step.dominant_rivals)
+def dominant_groups(step: StepEstimate) -> str:
+    """Return the groups of layers that dominate; empty for a single group, or a disturbed one."""
+    largest = max(step.groups, key=lambda layer: layer.time_s)
+    if largest.contended or len(step.groups) == 1:
+        return ""
     share = {"median": largest.share, **(step.dominant_share or {})}
-    low, high = share.get("ci_low"), share.get("ci_high")
-    text = share_text(Dominant(name=largest.name, share=share["median"], ci_low=low, ci_high=high))
-    doubt = ", which their intervals cannot tell apart" if step.dominant_rivals else ""
-    return f"{who}: {text} of the step{doubt}"
+    leader = Dominant(
+        name=largest.name,
+        share=share["median"],
+        ci_low=share.get("ci_low"),
+        ci_high=share.get("ci_high"),
+        rivals=tuple(step.dominant_rivals),
+    )
+    return dominance_text(leader, "it", largest.count)
 
 
 def _group_name(layer: EstimatedLayer) -> str:

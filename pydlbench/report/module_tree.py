@@ -362,7 +362,7 @@ def _dominates(
     if part is not None and part.repeats > 1:
         held = "" if part.of_limit is None else f", of which its limit is {percent(part.of_limit)}"
         text = f"dominated by {part.name}: {percent(part.share)} of the step{held}"
-        return f"{text}; most of it in {part.slowest}"
+        return f"{text}; its slowest call: {part.slowest}"
     text = dominant_text(dominant, "the step")
     own = [call for call in calls if call.module == dominant.name]
     slowest = max(own, key=lambda call: call.in_context_s)

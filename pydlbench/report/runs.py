@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pydlbench.records.measurement import MATERIAL
 from pydlbench.records.record import columns_of
 from pydlbench.records.run import RunInfo, local_time
 from pydlbench.report.blocks import Block, Headline, TableBlock
@@ -38,17 +37,3 @@ def time_text(time: Mapping[str, Any] | None) -> str:
     width = None if low is None or high is None else (high - low) / 2 / time["median"]
     spread = "no interval" if width is None else f"+-{percent(width)}"
     return f"{format_seconds(time['median'])} {spread} (n {time['n']})"
-
-
-def dominant(document: Mapping[str, Any]) -> tuple[str, int] | None:
-    """Return the dominant layer of an estimate, and the number of layers of its group.
-
-    None if there is none, or if other work disturbed it or too large a share of the sum.
-    """
-    group = document.get("dominant_group") or {}
-    name = group.get("layer") or document.get("dominant")
-    disturbed = (document.get("disturbed_share") or 0.0) > MATERIAL or any(
-        layer.get("contended") and name in (layer.get("name"), layer.get("like"))
-        for layer in document.get("layers") or ()
-    )
-    return None if not name or disturbed else (str(name), group.get("layers") or 1)

@@ -12,7 +12,7 @@ from pydlbench.models.graph import Model
 from pydlbench.models.passes import macs
 from pydlbench.records.measurement import TimeSummary
 from pydlbench.records.record import Column, columns_of, flat_names
-from pydlbench.records.run import RunRecord
+from pydlbench.records.run import RunRecord, command_text
 from pydlbench.records.step import StepRecord, StepRow, options_text
 from pydlbench.records.user_model import rate_unit
 from pydlbench.report.blocks import Block, Heading, Headline, Lines, TableBlock
@@ -22,7 +22,7 @@ from pydlbench.report.figures.batches import Rate, batches
 from pydlbench.report.figures.samples import RowSamples, samples
 from pydlbench.report.module_tree import context_blocks, dominant_line, next_line
 from pydlbench.report.text import csv_text
-from pydlbench.report.verdicts import untimed
+from pydlbench.report.verdicts import untimed, upper_bounds
 from pydlbench.study.estimate import Estimate, estimate_values
 from pydlbench.units import (
     format_flops,
@@ -136,7 +136,11 @@ def steps_report(
     lines = _conclusion(rows, agreements)
     if len(timed) == 1 and (dominates := dominant_line(timed[0].record)):
         lines[0] = f"{lines[0].removesuffix('.')}; {dominates}."
-    following = [] if not timed else [next_line(timed[0].record)]
+    following = []
+    if best := fastest([row for row in timed if not row.record.contended]):
+        following = [next_line(best.record)]
+    elif timed:  # once more
+        following = [f"next: pydlbench {command_text(run.command)}"]
     return [
         Headline([*lines, *following]),
         Heading(heading(run, rows)),
@@ -347,8 +351,8 @@ def conclude(rows: Sequence[StepRow]) -> list[str]:
     groups = group_by(timed, lambda row: row.group)
     failed = sum(row.record.status == "failed" for row in rows)
     disturbance = (
-        f"* other work disturbed {disturbed} of {len(timed)} times, which are upper bounds; repeat "
-        "on an idle machine."
+        f"* other work disturbed the run: {upper_bounds(disturbed, len(timed))}; repeat on an "
+        "idle machine."
     )
     lines = (
         *(

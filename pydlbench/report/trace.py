@@ -141,7 +141,7 @@ def conclusion(ledger: StepLedger) -> str:
     category = next(row for row in ledger.categories if row.category == dominant.name)
     calls = [call for call in ledger.calls if call.category == dominant.name]
     name, kernels = dominant.name.capitalize(), quantity(category.kernels, "kernel")
-    if category.device_s and category.kernels:
+    if category.device_s and category.kernels > 1:
         kernels += f", {format_seconds(category.device_s / category.kernels)} each"
     where = _places(ledger, calls)
     if category.limit_s is None or category.unlimited_s > category.above_limit_s:
@@ -153,11 +153,11 @@ def conclusion(ledger: StepLedger) -> str:
         )
     whole = dominant.seconds / dominant.share
     remedy = _REMEDIES.get(dominant.name, "") if ledger.source.startswith("PyTorch") else ""
-    limit = f"their limit is {format_seconds(category.limit_s)}"
+    took = format_seconds(category.limit_s + category.above_limit_s)
+    between = f"the {format_seconds(whole)} between this step and its limit"
     return (
-        f"{name} kernels take {seconds} of the {format_seconds(whole)} that lie "
-        f"between this step and its limit: {kernels}{where}; {limit}"
-        f"{f'. Next: {remedy}' if remedy else ''}."
+        f"{name} kernels take {took} where their limit is {format_seconds(category.limit_s)}: "
+        f"{seconds} of {between}; {kernels}{where}{f'. Next: {remedy}' if remedy else ''}."
     )
 
 
@@ -217,8 +217,10 @@ def _places(ledger: StepLedger, calls: Sequence[LedgerCall]) -> str:
     repeats = {row.module: row.repeats for row in ledger.modules}
     named = sorted(sums, key=lambda name: -sums[name])[:MAX_NAMED]
     times = {name: f"{repeats[name]} x " if repeats.get(name, 1) > 1 else "" for name in named}
-    texts = [f"{times[name]}{name.rpartition('/')[2]}" for name in named]
-    return f", most of them in {' and '.join(texts)}" if texts else ""
+    short = {name: name.rpartition("/")[2] for name in named}
+    alike = len(set(short.values())) < len(named)
+    texts = [times[name] + (_innermost(name) if alike else short[name]) for name in named]
+    return f", most time in {' and '.join(texts)}" if texts else ""
 
 
 def _heading(ledger: StepLedger) -> list[str]:
@@ -226,10 +228,10 @@ def _heading(ledger: StepLedger) -> list[str]:
     if ledger.card and ledger.card != ledger.device:
         device = f"{device} ({ledger.card})"
     ends = (format_seconds(each or 0.0) for each in (ledger.step_low_s, ledger.step_high_s))
-    spread = f" ({' .. '.join(ends)})" if ledger.steps > 1 else ""
+    spread, each = (f" ({' .. '.join(ends)})", " each") if ledger.steps > 1 else ("", "")
     items = (
         *(ledger.file, ledger.source, device, quantity(ledger.steps, "step")),
-        known_text(ledger.step_s, lambda seconds: f"{format_seconds(seconds)}{spread} each"),
+        known_text(ledger.step_s, lambda seconds: f"{format_seconds(seconds)}{spread}{each}"),
         known_text(ledger.host_step_s, lambda seconds: f"host {format_seconds(seconds)}"),
     )
     return ["  ".join(filter(None, items)), *_time_line(ledger)]
@@ -278,8 +280,12 @@ def _of_busy(columns: list[Column[Row]], busy_s: float | None) -> list[Column[Ro
 
 def _with_short_module(row: Row) -> Row:
     """Return a row with the innermost names of its module, which fit into a table."""
-    short: Row = replace(row, module="/".join(row.module.split("/")[-SHOWN_NAMES:]))
+    short: Row = replace(row, module=_innermost(row.module))
     return short
+
+
+def _innermost(module: str) -> str:
+    return "/".join(module.split("/")[-SHOWN_NAMES:])
 
 
 def _table(rows: Sequence[Record], names: str, busy_s: float | None = None) -> TableBlock:

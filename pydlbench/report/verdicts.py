@@ -1,8 +1,11 @@
 """Conclusions from rows: how near a kernel is to its roof, why, and what to try next."""
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Final
+
+import msgspec
 
 from pydlbench.analysis.dominance import TimedItem, dominance
 from pydlbench.grouping import group_by, sum_by
@@ -27,7 +30,7 @@ from pydlbench.report.columns import (
 from pydlbench.report.rivals import compare_backends, compare_settings
 from pydlbench.timing.guards import HARMFUL
 from pydlbench.timing.statistics import CONFIDENCE
-from pydlbench.units import format_seconds, number, percent, quantity
+from pydlbench.units import format_seconds, join_names, number, percent, quantity
 
 # Maximum efficiency that the error of a clock read beside the load, not during it, can explain.
 _MAX_EFFICIENCY = 1.03
@@ -199,6 +202,8 @@ def _cause(row: Measurement) -> str:
 # -----------------------------------------------------------------------------
 # Conclusions from a table: one sentence, and what to try next.
 
+# Minimum share of a sum that a layer must lose to be named.
+_MIN_EXCESS = 0.02
 # Axes along which rows are parts of one step, not alternatives: their times may be added up.
 _ADDITIVE = {"layer", "pass"}
 # Intervals of at least this width are printed in per cent without a decimal.
@@ -231,7 +236,7 @@ def conclude(rows: Sequence[Measurement], peaks: Mapping[str, float] | None = No
 
 
 # An option to try, and why.
-_ADVICE: Final = re.compile(r"try: (?P<option>(?P<name>\S+).*?) \((?P<why>.*)\)")
+_ADVICE: Final = re.compile(r"try: (?P<option>\S+.*?) \((?P<why>.*)\)")
 
 
 def conclude_run(run: RunRecord, rows: Sequence[Measurement]) -> list[str]:
@@ -259,7 +264,18 @@ def conclude_run(run: RunRecord, rows: Sequence[Measurement]) -> list[str]:
         return [*lines, f"next: pydlbench {command_text(command)}"]
     if any(row.ratio for row in timed) and "--explain" not in command:
         return [*lines, f"next: pydlbench {command_text(command)} --explain"]
+    if len({row.layer for row in timed}) > 1 and "--shape" in command:
+        return [*lines, _command_with(f"--shape {shlex.quote(_largest_excess(timed)[0])}", command)]
     return lines
+
+
+def _command_with(option: str, command: Sequence[str]) -> str:
+    """Return the command to run next: one with another value of an option."""
+    words, name = list(command), option.partition(" ")[0]
+    if name in words:
+        at = words.index(name)
+        del words[at : at + 2]
+    return f"next: pydlbench {command_text(words)} {option}"
 
 
 def _pasted(line: str, command: Sequence[str]) -> list[str]:
@@ -267,11 +283,8 @@ def _pasted(line: str, command: Sequence[str]) -> list[str]:
     advice = _ADVICE.fullmatch(line)
     if advice is None or "layers" not in command[:2]:
         return [line]
-    option, words = advice["option"], list(command)
-    if advice["name"] in words:  # with another value
-        at = words.index(advice["name"])
-        del words[at : at + 2]
-    return [f"{option}: {advice['why']}", f"next: pydlbench {command_text(words)} {option}"]
+    option = advice["option"]
+    return [f"{option}: {advice['why']}", _command_with(option, command)]
 
 
 def _side_by_side(timed: Sequence[Measurement]) -> list[str]:
@@ -307,21 +320,25 @@ def sum_is_disturbed(rows: Sequence[Measurement]) -> bool:
     return disturbed_share((row.time.median, row.contended) for row in timed if row.time) > MATERIAL
 
 
-def dominates(name: str, count: int = 1, rivals: Sequence[str] = ()) -> str:
-    """Return subject and verb: ``conv2 dominates``, ``conv2 and 3 like it dominate``.
+def dominance_text(leader: Dominant, whole: str, count: int = 1) -> str:
+    """Return what dominates: ``conv2 and 3 like it dominate: 21 % (95 % 19 .. 23) of the step``.
 
     Args:
-        name: the first layer of the group that takes most time.
+        leader: the first layer of the group that takes most time; its rivals do not differ
+            significantly.
+        whole: what the share is of.
         count: number of layers in that group.
-        rivals: groups that do not differ significantly: ``conv2 or conv3 dominates``.
     """
-    group = name if count == 1 else f"{name} and {count - 1} like it"
-    if not rivals:
-        return f"{group} {'dominates' if count == 1 else 'dominate'}"
-    *shown, last = [group, *rivals[:MAX_RIVALS]]
-    if len(rivals) > MAX_RIVALS:
-        shown, last = [*shown, last], f"{len(rivals) - MAX_RIVALS} more"
-    return f"{', '.join(shown)} or {last} dominates"
+    group = leader.name if count == 1 else f"{leader.name} and {count - 1} like it"
+    if leader.rivals:
+        names = join_names([group, *leader.rivals[:MAX_RIVALS]])
+        more = len(leader.rivals) - MAX_RIVALS
+        names += f" and {more} more" if more > 0 else ""
+        return (
+            f"no layer dominates alone: {names} take about {percent(leader.share)} each of {whole}"
+        )
+    verb = "dominates" if count == 1 else "dominate"
+    return f"{group} {verb}: {share_text(leader)} of {whole}"
 
 
 def share_text(leader: Dominant) -> str:
@@ -360,13 +377,18 @@ def disturbance(rows: Sequence[Measurement]) -> list[str]:
     rows = [row for row in timed if row.contended]
     if not rows:
         return []
-    which = "this time" if len(timed) == 1 else f"{len(rows)} of {len(timed)} times"
-    few = "is an upper bound" if len(rows) == 1 else "are upper bounds"
+    bounds = upper_bounds(len(rows), len(timed))
     slowed = [any(name in (row.contention_reason or "") for name in HARMFUL) for row in rows]
     if all(slowed):
-        return [f"the GPU was slowed down: {which} {few}; repeat when it is cool."]
+        return [f"the GPU was slowed down: {bounds}; repeat when it is cool."]
     what = "heat and other work" if any(slowed) else "other work"
-    return [f"{what} disturbed the run: {which} {few}; repeat on an idle machine."]
+    return [f"{what} disturbed the run: {bounds}; repeat on an idle machine."]
+
+
+def upper_bounds(disturbed: int, timed: int) -> str:
+    """Return the clause on disturbed times: ``3 of 5 times are upper bounds``."""
+    which = "this time" if timed == 1 else f"{disturbed} of {timed} times"
+    return f"{which} {'is an upper bound' if disturbed == 1 else 'are upper bounds'}"
 
 
 def untimed(statuses: Sequence[str]) -> str:
@@ -396,25 +418,32 @@ def _sum(timed: Sequence[Measurement]) -> list[str]:
         text = f"{short_name(top)} takes {format_seconds(total)}{over}"
         text += f", {percent(share)} of it in {slow.pass_}"
         return [f"{text}; the measured limit is {percent(roof / total)} of it." if known else text]
-    text = f"{dominates(short_name(top), 1, list(map(short_name, leader.rivals)))}: "
-    text += (
-        f"{share_text(leader)} of the " if not leader.rivals else f"{percent(leader.share)} of the "
+    whole = f"the {format_seconds(total)} that {len(times)} layers add up to{over}"
+    rivals = tuple(map(short_name, leader.rivals))
+    text = dominance_text(
+        msgspec.structs.replace(leader, name=short_name(top), rivals=rivals), whole
     )
-    text += f"{format_seconds(total)} that {len(times)} layers add up to{over}"
-    if leader.rivals:
-        text += ", which their intervals cannot tell apart"
     if not known:
         return [f"{text}."]
     direct = " of direct kernels" if any(row.fewer_flops for row in timed) else ""
     text += f"; the measured limit{direct} is {percent(roof / total)} of the sum"
-    worst = max(times, key=lambda name: times[name] - roofs[name])
-    loss = times[worst] - roofs[worst]
+    worst, loss = _largest_excess(timed)
     if any(row.contended for row in timed if row.layer == worst):
         return [f"{text}."]
-    if loss <= 0.02 * total:
-        return [f"{text}, and no layer loses more than 2 % of it."]
-    lost = f"{format_seconds(loss)} above its roof"
-    return [f"{text}, and {short_name(worst)} loses most: {lost}."]
+    if loss <= _MIN_EXCESS * total:
+        return [f"{text}, and no layer loses more than {100 * _MIN_EXCESS:g} % of it."]
+    who = "it" if worst == top and not leader.rivals else short_name(worst)
+    return [f"{text}, and {who} loses most: {format_seconds(loss)} above its limit."]
+
+
+def _largest_excess(timed: Sequence[Measurement]) -> tuple[str, float]:
+    """Return the layer that takes most time above its limit, all passes together, and that time."""
+    excess = sum_by(
+        (row.layer, row.time.median - (row.roofline.time_s if row.roofline else 0.0))
+        for row in timed
+        if row.time is not None
+    )
+    return max(excess.items(), key=lambda pair: pair[1])
 
 
 def _leader(timed: Sequence[Measurement]) -> Dominant | None:

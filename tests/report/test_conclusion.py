@@ -178,6 +178,14 @@ def test_the_spread_of_a_bandwidth_does_not_matter_to_arithmetic():
     assert over.efficiency_high == 0.5
 
 
+def test_the_next_command_of_a_sum_is_about_the_layer_that_loses_most(measurement, run_record):
+    command = ("pydlbench", "layers", "--shape", "alexnet/conv*", "--batch", "8")
+    run = msgspec.structs.replace(run_record, command=command)
+    rows = [layer("conv1", median=0.09, roof=0.08), layer("conv2", median=0.06, roof=0.01)]
+    *_, following = conclude_run(run, [measurement(**row) for row in rows])
+    assert following == "next: pydlbench layers --batch 8 --shape alexnet/conv2"
+
+
 def test_expensive_reorders_are_told(measurement):
     row = measurement(reorder_s={"src": 0.005, "weights": 0.0})
     assert any(says(line, "src", "5.00 ms", "10 %") for line in conclude([row]))
@@ -257,7 +265,7 @@ def test_what_cannot_be_told_apart_does_not_dominate_alone(measurement):
     near = measurement(layer="alexnet/conv4", median=0.0498)
     far = measurement(layer="alexnet/conv5", median=0.01)
     (line,) = conclude([measurement(), near, far])
-    assert line.startswith("conv3 or conv4 dominates")
+    assert says(line, "no layer dominates", "conv3 and conv4", "46 %")
     (line,) = conclude([measurement(median=0.06), near, far])
     assert line.startswith("conv3 dominates: 50.1 % (95 % ")
 

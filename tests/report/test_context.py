@@ -7,6 +7,7 @@ import pytest
 from said import says
 
 from pydlbench.records.measurement import TimeSummary
+from pydlbench.records.run import command_text
 from pydlbench.records.step import StepRecord, StepSpec
 from pydlbench.records.trace import CallInContext, Dominant, ModuleInContext, Tracing
 from pydlbench.report.blocks import Lines, TableBlock
@@ -121,7 +122,7 @@ def test_tables_of_several_steps_name_what_differs(run_record):
         ((0, 1), "torch eager takes at most 100 ms per step, at least 80 images/s"),
     ],
 )
-def test_a_step_that_other_work_disturbed_takes_at_most_its_time(disturbed, said):
+def test_a_step_that_other_work_disturbed_takes_at_most_its_time(run_record, disturbed, said):
     records = [
         msgspec.structs.replace(
             record_of(
@@ -133,9 +134,12 @@ def test_a_step_that_other_work_disturbed_takes_at_most_its_time(disturbed, said
         )
         for place, framework in enumerate(("torch", "tensorflow"))
     ]
+    headline, *_ = steps_report(run_record, records)
+    again = f"next: pydlbench {command_text(run_record.command)}"
+    assert (headline.lines[-1] == again) == (len(disturbed) == 2)
     first, *rest = conclude(step_rows(records))
     assert says(first, said)
-    warned = f"other work disturbed {len(disturbed)} of 2 times"
+    warned = f"{len(disturbed)} of 2 times"
     assert any(says(line, warned) for line in rest) == bool(disturbed)
 
 

@@ -5,12 +5,19 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from invented_evidence import row
 from said import says
 
+from pydlbench.analysis.estimate import estimate, plan_step
 from pydlbench.cli.runs import stored_report
+from pydlbench.compare.rows import match, side_of
+from pydlbench.compare.stored import compare
+from pydlbench.models import build_model
 from pydlbench.records.breakdown import Alternative, BreakdownRecord
 from pydlbench.report.blocks import Headline, LostTime, largest_loss
 from pydlbench.report.breakdown import breakdown_report, conclusion
+from pydlbench.report.compare import conclude
+from pydlbench.report.estimate import estimate_report
 from pydlbench.store.documents import load
 
 RECORDED = Path(__file__).parents[1] / "end_to_end" / "recorded"
@@ -72,3 +79,44 @@ def test_every_report_of_results_begins_with_its_headline(path):
     if path.stem != "protocol":  # numbers of a published script, without a conclusion
         assert isinstance(blocks[0], Headline)
         assert blocks[0].lines[0][-1:] not in ("", ":")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "contended", "first", "following"),
+    [
+        ({"conv2": 9.0}, False, ("conv2 dominates", "58.3 %"), "step"),
+        (
+            {"conv2": 9.0, "fc1": 9.0},
+            False,
+            ("no layer dominates", "conv2 and fc1", "39 %"),
+            "step",
+        ),
+        ({}, False, ("no layer dominates", "conv1, conv2, fc1 and fc2", "15 %"), "step"),
+        ({"conv2": 9.0}, True, ("the limit of the hardware", "16.5 s"), "estimate"),
+    ],
+    ids=["one layer", "two alike", "all alike", "disturbed"],
+)
+def test_an_estimate_begins_with_its_dominant_layers(
+    run_record, seconds, contended, first, following
+):
+    made = plan_step(build_model("mnist", 1))
+    rows = {
+        case: msgspec.structs.replace(
+            row(case, seconds.get(case.layer.name.rpartition("/")[2], 0.625), roof=0.5, width=0.01),
+            contended=contended,
+        )
+        for case in made.specs
+    }
+    headline, *_ = estimate_report(run_record, estimate(made, rows), list(rows.values()))
+    assert says(headline.lines[0], *first)
+    assert ("dominates" in headline.lines[0]) != contended
+    assert headline.lines[-1].startswith(f"next: pydlbench {following} mnist")
+
+
+def test_rows_of_one_layer_are_told_apart_where_they_differ():
+    a, b = (
+        side_of(name, load(str(RECORDED / name), None))
+        for name in ("layers.json", "layers-later.json")
+    )
+    first, *_ = conclude(compare(a, b, match(a, b)))
+    assert says(first, "slow", "backward-weights", "fast", "backward-data")
