@@ -51,6 +51,7 @@ _MEANINGS: Final = {
     "caches": "lost to operands that are no longer in caches",
     "between calls": "lost between calls, where no call runs",
     "calls without a native layer": "in calls that no native kernel can be compared with",
+    "choice and context": "lost to what calls take in the step above native kernels",
     "choice of other calls": "lost to calls slower than native kernels, not examined further",
     "unexplained choice": "lost to calls slower than native kernels, for no known reason",
     "unexplained context": "lost to calls that take longer in the step than alone, for no known "

@@ -125,10 +125,10 @@ def headline(diagnosis: Diagnosis) -> str:
         return f"{step}; nothing found that would save 1 % of it ({experiments})."
     first = diagnosis.findings[0]
     causes = ", ".join(cause.name for cause in first.causes if cause.name != first.problem)
-    what = " in ".join(filter(None, (first.problem, _where(first))))
-    because = f" ({causes})" if causes else ""
+    problem = " in ".join(filter(None, (first.problem, _where(first))))
+    problem += f" ({causes})" if causes else ""
     change = first.experiments[0] if len(first.experiments) == 1 else "a change"
-    return f"Most is lost to {what}{because}: {change} {_amount(first)}."
+    return f"Most is lost to {problem}: {change} {_amount(first)}."
 
 
 def title(finding: Finding) -> str:
