@@ -321,7 +321,7 @@ def sum_is_disturbed(rows: Sequence[Measurement]) -> bool:
 
 
 def dominance_text(leader: Dominant, whole: str, count: int = 1) -> str:
-    """Return the layers that dominate: ``conv2 and 3 like it dominate: 21 % (95 % 19 .. 23) of the step``.
+    """Return the layers that dominate: ``conv2 dominates: 21 % (95 % 19 .. 23) of the step``.
 
     Args:
         leader: the first layer of the group that takes most time; its rivals do not differ
