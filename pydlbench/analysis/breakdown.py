@@ -53,8 +53,8 @@ DIFFERENCES: Final = {
     "in_context": "context",
     "step": "between calls",
 }
-# Levels whose parts are not timed in each round.
-_BELOW_STEP: Final = ("limit", "native", "alone")
+# Levels of terms whose parts are not timed in each round, as those of the step are.
+_BELOW_STEP: Final = ("limit", "native", "alone", "in_context")
 _METHODS: Final = {
     "limit": "FLOPs and bytes over measured peaks and bandwidths, at the clock of each round",
     "native": "the fastest native kernels of the layers that stand for the calls, minus the limit",
@@ -452,7 +452,7 @@ class _Analysis:
         Args:
             values: the value in each round.
             middle: the printed value.
-            level: level of the value. Those below the traced step have no values in coarse rounds.
+            level: level of the value. Terms below the step have no values in coarse rounds.
             signed: whether the values are differences.
         """
         if level in _BELOW_STEP:
@@ -497,7 +497,8 @@ class _Analysis:
                     number: sum(in_round(self._columns[each].seconds, number) for each in own)
                     for number in self._rounds.step_s
                 }
-                low, high = self._interval(sums, middle, name)
+                # The calls in the step are parts of it, and need no other visit.
+                low, high = self._interval(sums, middle, "step" if name == "in_context" else name)
                 levels[name] = Level(median=middle, ci_low=low, ci_high=high, n=len(sums))
         return Levels(**levels), reasons
 

@@ -3,9 +3,11 @@
 The calls of the step are recorded. Some coarse rounds time the step and the traced step: their
 answers have the limit, the calls in the step and the step; all else is one term, *not measured*.
 Then the native layers are searched for, the calls are prepared to run alone, and all rounds that
-follow visit all subjects. After each round there is an answer.
+follow visit all subjects. After each round there is an answer. If the interval of the step is still
+wide, further rounds have the step and the traced steps only.
 
-Each round visits the subjects in random order, with all other processes stopped:
+Each round visits the subjects in random order, with all other processes stopped. Steps that cannot
+differ by 1 % from the step, by the bounds of the coarse rounds, are not measured:
 
 - the step in a new process; on a GPU in one of two that stay, where it is replayed from a CUDA
   graph in the end; with folded batch norm, or without fused operators, in another new process;
@@ -17,6 +19,7 @@ Each round visits the subjects in random order, with all other processes stopped
 """
 
 import contextlib
+import math
 import re
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -39,6 +42,8 @@ from pydlbench.analysis.experiments import (
     FRESH_MEMORY,
     LOG,
     LOG_TERMS,
+    MAX_FAULT_S,
+    NEGLIGIBLE_SHARE,
     PAGES,
     PAGES_KEPT,
     RETURNED_MEMORY,
@@ -71,9 +76,10 @@ from pydlbench.runner.session import Session
 from pydlbench.steps.run import prepare_step, step_policy
 from pydlbench.steps.traced import limits_of, traced_rounds, tracing_of
 from pydlbench.study.loop import Size, Study, Subject, random_order
-from pydlbench.study.table import SampleTable
+from pydlbench.study.table import SampleTable, Series
 from pydlbench.timing.chunk import Chunk, ChunkRequest
 from pydlbench.timing.policy import LEAST_ROUNDS, STEP_BUDGET_S, Policy
+from pydlbench.timing.statistics import median_interval
 from pydlbench.units import quantity, some_names
 from pydlbench.workers.host import RemoteKernel, releasing, start_together
 
@@ -119,10 +125,12 @@ _NOT_WARM: Final = -1
 # Executions of each call alone in a row: the first behind other calls, the last with its operands
 # in caches.
 _REPEATS: Final = 2
-# Rounds of the step and the traced step alone. On a CPU, with the four that follow at least, an
-# interval leaves out the fastest and the slowest of nine processes. On a GPU a process takes longer
-# to prepare, and steps differ less.
-_COARSE_ROUNDS: Final = {"cpu": 5, "cuda": 3}
+# Rounds of the step and the traced step alone, before the others. On a CPU, if the interval of the
+# step is wider than this share of it after all rounds, further ones follow: that of nine processes
+# leaves out the fastest and the slowest.
+_COARSE_ROUNDS: Final = {"cpu": 2, "cuda": 3}
+_MAX_WIDTH: Final = 0.04
+_MAX_FURTHER_ROUNDS: Final = 3
 # Stages besides the rounds: processes, recorded step, traced step, native layers, calls alone.
 _PREPARING_STAGES: Final = 5
 # Why parts have no time in the answers of the coarse rounds.
@@ -194,6 +202,11 @@ def broken_down(
             for _ in range(rounds):
                 measuring.take()
                 yield answer()
+            for _ in range(_MAX_FURTHER_ROUNDS):
+                if step.on_gpu or is_narrow(measuring.table.series(STEP)):
+                    break
+                measuring.take()
+                yield answer()
         except (PydlbenchError, KeyboardInterrupt) as error:
             if isinstance(error, UsageError) or not measuring.answered:
                 raise
@@ -201,6 +214,23 @@ def broken_down(
             yield answer(_LATER if stopped else f"ended early: {' '.join(str(error).split())}")
             if stopped:
                 raise
+
+
+def is_narrow(steps: Series) -> bool:
+    """Whether the interval of a step's time is so narrow that it needs no further processes."""
+    interval = median_interval(steps.by_round().values())
+    return interval is not None and interval.high - interval.low <= _MAX_WIDTH * steps.median
+
+
+def why_negligible(bound_s: float, steps: Series) -> str:
+    """Return why a changed step is not worth measuring; empty if it is.
+
+    Args:
+        bound_s: most seconds that the change can save.
+        steps: visits of the step without the change.
+    """
+    share = bound_s / steps.median
+    return f"it saves {share:.2%} of the step at most" if share < NEGLIGIBLE_SHARE else ""
 
 
 class _Stages:
@@ -218,6 +248,7 @@ class _Stages:
     def begin(self, label: str) -> None:
         """Begin the next stage."""
         self._begun += 1
+        self._total = max(self._total, self._begun)
         self.within(0.0, label)
 
     def within(self, share: float, label: str) -> None:
@@ -484,16 +515,16 @@ class _Rounds:
         self._bench, self._recording, self._coarse = bench, recording, coarse
         session, step, trace = bench.session, bench.step, recording.trace
         # Bursts on the cores tell nothing about a GPU.
-        self._study = Study(
-            random_order(session.options.seed), None if step.on_gpu else session.interference
-        )
+        self._order = random_order(session.options.seed)
+        self._study = Study(self._order, None if step.on_gpu else session.interference)
         bench.stages.begin("traced step")
         rounds, tracing = traced_rounds(recording.kernel, trace, briefly=True)
         self._way, self._tracing_notes = tracing.way, tracing.notes
         self._traced = TracedStep(recording.kernel, tracing.way, len(trace.calls), len(trace.gaps))
         # The last is the time between calls.
-        seconds = zip(trace.calls, rounds.middle(len(trace.calls))[:-1], strict=True)
+        seconds = list(zip(trace.calls, rounds.middle(len(trace.calls))[:-1], strict=True))
         self._calls_s = sum({call.signature: call_s for call, call_s in seconds}.values())
+        self._norm_s = sum(call_s for call, call_s in seconds if _NORM in call.operator)
         # The size is known: no step has to run to find it.
         wall_s = tracing.traced_s + tracing.untraced_s
         self._size = Size(execution_s=tracing.traced_s, wall_s=wall_s)
@@ -591,7 +622,9 @@ class _Rounds:
         subjects: list[Subject] = []
         bench.stages.begin("calls alone")
         # The C library does not allocate a GPU's memory.
-        if not step.on_gpu:
+        faults = self.table.series(STEP).faults
+        faults_s = math.inf if faults is None else MAX_FAULT_S * faults
+        if not (step.on_gpu or self._is_negligible(STEP_KEPT, faults_s)):
             size = replace(self._size, process=_NOT_WARM)
             try:
                 sample = _trace_kept(bench, trace, self._way).sample
@@ -603,7 +636,8 @@ class _Rounds:
         if any(_NORM in operator for operator in operators):
             self.notes.append(_UNFUSED.format(framework=step.framework, mode=step.mode))
             # Statistics of a minibatch cannot be folded into weights.
-            self._fusion = "" if step.backward else STEP_FOLDED
+            if not (step.backward or self._is_negligible(STEP_FOLDED, self._norm_s)):
+                self._fusion = STEP_FOLDED
         elif any(FUSED.match(operator) for operator in operators):
             self._fusion = STEP_UNFUSED
         calls = _prepare_calls(bench, recording, self._calls_s)
@@ -616,6 +650,12 @@ class _Rounds:
         self.no_log = calls.no_log
         self.calls = calls
 
+    def _is_negligible(self, changed: str, bound_s: float) -> bool:
+        """Whether a changed step is not worth measuring; note the reason."""
+        why = why_negligible(bound_s, self.table.series(STEP))
+        self.not_made |= {_lack(changed, why): None} if why else {}
+        return bool(why)
+
     def take(self) -> None:
         """Take the next round.
 
@@ -625,30 +665,42 @@ class _Rounds:
         number, self._number = self._number, self._number + 1
         bench, step = self._bench, self._bench.step
         total = self._coarse + bench.rounds
-        bench.stages.begin(f"round {number + 1} of {total}")
+        further = number >= total
+        bench.stages.begin(
+            f"further step, {number - total + 1} of {_MAX_FURTHER_ROUNDS} at most"
+            if further
+            else f"round {number + 1} of {total}"
+        )
         fresh = bench.fresh[number % 2]
         if number % 2 == 0:  # the process of the next round waits, stopped while others are timed
-            ahead = () if self._staying else bench.fresh[: total - number]
-            ahead += (bench.changed,) * bool(self._fusion)
+            ahead = () if self._staying else bench.fresh[: max(1, total - number)]
+            ahead += (bench.changed,) * bool(self._fusion and not further)
             start_together([session.worker(step.framework, step.device) for session in ahead])
-        try:
-            kernel, own = self._step_of_round(number)
-        except WorkerError as error:
-            self._note({STEP: error})
-            return
-        fused = bool(self._fusion) and number % _FUSION_PERIOD > 0
-        changed = self._prepare_changed(number) if fused else []
-        steps = [own, *changed]
+        fused = bool(self._fusion) and number % _FUSION_PERIOD > 0 and not further
         due = [
             subject
             for subject in self._subjects
             if self._is_due(subject.key, number - self._coarse)
+            and not (further and subject.key not in (TRACED, STEP_KEPT))
         ]
-        errors = self._study.take([*steps, *due], first=number)
+        # A step is sampled as soon as it is prepared, as users run it: on virtual machines the host
+        # takes back memory that a process frees and does not use for two seconds.
+        turns = [self._step_of_round, lambda _: due, *[self._changed_of_round] * fused]
+        self._order.shuffle(turns)
+        steps: list[Subject] = []
+        errors: dict[Hashable, PydlbenchError] = {}
+        for turn in turns:
+            try:
+                subjects = turn(number)
+            except WorkerError as error:
+                errors[STEP] = error
+                continue
+            steps += [subject for subject in subjects if subject not in due]
+            errors |= self._study.take(subjects, first=number)
         if self._replays and number + len(bench.fresh) >= total and not errors:
             # Last in its process, so that side effects of a capture are in no other time: for each
             # round of this process that visited all subjects.
-            steps.append(self._replayed(kernel, number))
+            steps.append(self._replayed(self._staying[number % 2][0], number))
             timed = self.table.series(STEP).by_round()
             for visited in range(number, self._coarse - 1, -len(bench.fresh)):
                 if visited in timed and not errors:
@@ -694,20 +746,20 @@ class _Rounds:
         self.notes += (f"{some_names(names)}: {words}" for words, names in failed.items())
         self._subjects = [subject for subject in self._subjects if subject.key not in errors]
 
-    def _step_of_round(self, number: int) -> tuple[RemoteKernel[StepFacts], Subject]:
+    def _step_of_round(self, number: int) -> list[Subject]:
         """Return the step in a new process; on a GPU in the process of the round before the last.
 
         Raises:
             WorkerError: a new process died.
         """
         if (staying := self._staying.get(number % 2)) is not None:
-            return staying
+            return [staying[1]]
         bench = self._bench
         kernel = prepare_step(bench.step, bench.fresh[number % 2], preparation=_PREPARATION)
         made = kernel, self._fresh_step(STEP, kernel, number)
         if bench.step.on_gpu:
             self._staying[number % 2] = made
-        return made
+        return [made[1]]
 
     def _fresh_step(self, key: str, kernel: RemoteKernel[StepFacts], number: int) -> Subject:
         """Return a step in a process that is new in this round."""
@@ -721,7 +773,7 @@ class _Rounds:
             size=self._sizes[key],
         )
 
-    def _prepare_changed(self, number: int) -> list[Subject]:
+    def _changed_of_round(self, number: int) -> list[Subject]:
         """Return the step with other fusion; no step where it cannot be prepared."""
         preparation = msgspec.structs.replace(_PREPARATION, other_fusion=True)
         try:

@@ -57,8 +57,8 @@ WAKEUPS: Final = "wake-up of threads"
 #: Terms that need a log.
 LOG_TERMS: Final = (ANOTHER_KERNEL, REORDERS, CREATION, OVERHEAD, OWN_KERNELS)
 
-# Share of a step below which an upper bound explains nothing that matters.
-_NEGLIGIBLE_SHARE: Final = 0.01
+#: Share of a step below which an upper bound explains nothing that matters.
+NEGLIGIBLE_SHARE: Final = 0.01
 #: Upper bound of the cost of a page fault, in seconds: the kernel clears a page in less than a
 #: microsecond, and the fault itself takes one or two on a virtual machine.
 MAX_FAULT_S: Final = 5e-6
@@ -388,7 +388,7 @@ def fresh_memory(table: SampleTable) -> Experiment | None:
     if not cost or not counted:
         return None
     seconds = _priced(counted, cost)
-    matters = median(seconds.values()) > _NEGLIGIBLE_SHARE * steps.median
+    matters = median(seconds.values()) > NEGLIGIBLE_SHARE * steps.median
     if matters and (against := _against_kept(table, cost)) is not None:
         return against
     return Experiment(
@@ -402,7 +402,7 @@ def fresh_memory(table: SampleTable) -> Experiment | None:
 
 
 class _BesideKept(NamedTuple):
-    """Differences of a step and one that keeps its pages, over their common rounds.
+    """Differences of a step and one that keeps its pages, whose median stands for other rounds.
 
     Attributes:
         calls_s: time in calls, the step minus the step that keeps its pages, by round.
@@ -441,10 +441,11 @@ def _beside_kept(table: SampleTable) -> _BesideKept | None:
     faults = median(counted.values())
     if median(own.values()) > _MAX_KEPT_FAULTS * faults:
         return None
-    in_both = {number: calls_s[number] - kept_calls_s[number] for number in common}
+    # In all rounds of the step, so that terms do not depend on which of them have this one.
+    in_calls_s = {n: seconds - in_round(kept_calls_s, n) for n, seconds in calls_s.items()}
     return _BesideKept(
-        calls_s=in_both,
-        between_s={n: whole_s[n] - kept_s[n] - seconds for n, seconds in in_both.items()},
+        calls_s=in_calls_s,
+        between_s={n: whole_s[n] - in_round(kept_s, n) - in_calls_s[n] for n in calls_s},
         faults=faults,
         faults_kept=own,
     )
@@ -467,7 +468,7 @@ def _against_kept(table: SampleTable, cost: Mapping[int, float]) -> Experiment |
     return Experiment(
         term=FRESH_MEMORY,
         level="in_context",
-        seconds={number: seconds + own_s[number] for number, seconds in kept.calls_s.items()},
+        seconds={n: seconds + in_round(own_s, n) for n, seconds in kept.calls_s.items()},
         how=f"the calls of the step, with {kept.faults:.0f} page faults, minus those of the step "
         f"in a process that keeps its pages, plus the {kept_faults:.0f} page faults of that one at "
         f"{1e6 * median(cost.values()):.2f} us each (a new block against one that is kept)",
@@ -491,7 +492,7 @@ def returned_memory(table: SampleTable) -> Experiment | None:
         return None
     saved = median(kept.between_s.values())
     most = MAX_FAULT_S * (kept.faults - median(kept.faults_kept.values()))
-    if not _NEGLIGIBLE_SHARE * table.series(STEP).median < saved <= most:
+    if not NEGLIGIBLE_SHARE * table.series(STEP).median < saved <= most:
         return None
     return Experiment(
         term=RETURNED_MEMORY,
@@ -535,7 +536,7 @@ def wakeups(table: SampleTable) -> Experiment | str:
     seconds = {number: count * in_round(cost, number) for number, count in counted.items()}
     each = f"{1e6 * median(cost.values()):.1f} us each: a byte to a sleeping thread"
     asleep = f"threads fall asleep {median(counted.values()):.1f} times in a step"
-    if median(seconds.values()) > _NEGLIGIBLE_SHARE * step_s:
+    if median(seconds.values()) > NEGLIGIBLE_SHARE * step_s:
         return f"{asleep}, and waking one takes up to {each}; whether the step waits is not known"
     return Experiment(
         term=WAKEUPS,

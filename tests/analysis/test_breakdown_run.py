@@ -1,5 +1,6 @@
 """What a breakdown visits: samples with parts, made of invented chunks; and one real step."""
 
+import math
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +12,7 @@ from said import says
 
 from pydlbench.analysis import breakdown_run
 from pydlbench.analysis.breakdown import LOST_CLOCK
-from pydlbench.analysis.breakdown_run import broken_down
+from pydlbench.analysis.breakdown_run import broken_down, is_narrow, why_negligible
 from pydlbench.analysis.call_times import (
     CACHES,
     LAUNCH_GAPS,
@@ -28,6 +29,7 @@ from pydlbench.records.trace import OperatorsFacts, RecordedCall
 from pydlbench.records.user_model import UserModelSpec
 from pydlbench.runner.options import RunnerOptions
 from pydlbench.runner.session import Session
+from pydlbench.study.table import Series, Visit
 from pydlbench.timing.chunk import Chunk, ChunkRequest
 
 
@@ -445,7 +447,31 @@ def test_native_layers_that_are_faster_than_their_limit_are_named(share, said):
     assert any("2.5x" in note for note in found.notes) is said
 
 
-# Nine new processes of PyTorch.
+@pytest.mark.parametrize(
+    ("seconds", "narrow"),
+    [
+        ((1.0,), False),
+        ((1.0, 1.01, 1.0, 1.02, 1.0, 1.03), True),
+        ((1.0, 1.01, 1.0, 1.02, 1.0, 1.05), False),
+        ((1.0, 1.01, 1.0, 1.02, 1.0, 1.05, 1.0, 1.01, 0.9), True),
+    ],
+)
+def test_a_step_whose_processes_agree_needs_no_further_ones(seconds, narrow):
+    assert is_narrow(steps_of(*seconds)) is narrow
+
+
+@pytest.mark.parametrize(("bound_s", "share"), [(0.009, "0.90%"), (0.011, ""), (math.inf, "")])
+def test_what_saves_less_than_a_hundredth_of_the_step_is_named_with_its_bound(bound_s, share):
+    why = why_negligible(bound_s, steps_of(1.0, 1.1, 0.9))
+    assert share in why
+    assert bool(why) is bool(share)
+
+
+def steps_of(*seconds):
+    return Series([Visit(subject="step", round=n, seconds=[s]) for n, s in enumerate(seconds)])
+
+
+# Six to nine new processes of PyTorch.
 @pytest.mark.deep
 def test_a_real_step_is_broken_down():
     pytest.importorskip("torch")
@@ -454,7 +480,7 @@ def test_a_real_step_is_broken_down():
         found = whole(case, session)
     assert sum(one.seconds for one in found.terms) == pytest.approx(found.measured.median)
     assert found.measured == found.levels.step
-    assert found.processes == 5 + 4  # coarse rounds, then whole ones
+    assert 2 + 4 <= found.processes <= 2 + 4 + 3  # coarse rounds, whole ones, further ones
     assert found.levels.native is not None
     assert found.levels.alone is not None
     assert sum(one.in_context_s for one in found.calls) + found.between_calls_s == pytest.approx(
