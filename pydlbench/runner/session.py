@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import functools
 import itertools
 import uuid
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -100,8 +101,13 @@ class Session:
             created_utc=self._started.isoformat(timespec="seconds"),
             command=command_line(),
             device=self.devices.described(),
-            environment=capabilities.environment(),
+            environment=self._environment,
         )
+
+    @functools.cached_property
+    def _environment(self) -> dict[str, Any]:
+        """The software of this process; reading it takes as long as a short row."""
+        return capabilities.environment()
 
     def measure(
         self,
