@@ -73,6 +73,9 @@ def check_sealed(*judges: object) -> None:
             raise RefusedKernelError("its code replaces an object that judges it")
 
 
+seal(sys.modules[__name__], "_NOW", "_PROFILE", "_TRACE")
+
+
 def refuse_monitoring() -> None:
     """Let no code of this process register hooks of ``sys.monitoring`` (Python 3.12) from now on.
 
@@ -274,7 +277,6 @@ class HostClock:
         self._cpus = tuple(cpus)
         self._guard = guard
         self._watcher = watcher
-        self._now: Callable[[], float] = _NOW
         self.around: tuple[Callable[[int], None], Callable[[int], None]] | None = None
         self.parts: Callable[[], Sequence[float]] | None = None
 
@@ -290,7 +292,7 @@ class HostClock:
         """
         if request.timing == "cuda-graph":
             raise UnsupportedError("what the host's clock times is not replayed from a CUDA graph")
-        call, wait, now = self._operator.call, self._operator.wait, self._now
+        call, wait, now = self._operator.call, self._operator.wait, _NOW
         for _ in range(request.untimed):
             call()
         wait()

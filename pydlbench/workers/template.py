@@ -128,7 +128,7 @@ class Template:
     def __init__(
         self, modules: Sequence[str], cpus: Sequence[int], environment: Mapping[str, str]
     ) -> None:
-        _adopt_orphans()
+        adopt_orphans()
         self._learned: dict[str, None] = {}
         self._sent = 0
         self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -233,9 +233,10 @@ def close_templates() -> None:
 os.register_at_fork(after_in_child=_templates.clear)
 
 
-def _adopt_orphans() -> None:
-    """Make forks of a template children of this process, so that it learns how they end."""
-    ctypes.CDLL(None, use_errno=True).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+def adopt_orphans() -> None:
+    """Make processes whose parent has ended, such as forks of a template, children of this one."""
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None, use_errno=True).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 # -----------------------------------------------------------------------------

@@ -31,6 +31,7 @@ from pydlbench.workers.channel import (
     error_reply,
     is_fatal,
 )
+from pydlbench.workers.template import adopt_orphans
 
 
 class _Server:
@@ -113,6 +114,7 @@ def run(setup: dict[str, Any], imported: Callable[[], list[str]] = list) -> None
         setup: the ``backend``, the ``device``, the ``cpus`` of its threads and ``heartbeat_s``.
         imported: see :func:`serve`.
     """
+    adopt_orphans()
     # Before any library is loaded, because thread pools inherit the affinity.
     if setup["cpus"] and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, setup["cpus"])

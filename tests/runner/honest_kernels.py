@@ -1,5 +1,8 @@
 """Kernels that do their work in each call, in many ways; none may be refused."""
 
+import ctypes
+import mmap
+import os
 import queue
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -281,3 +284,103 @@ def maximum_gradient(src, dst):
 
 def relu_gradient(src, dst):
     src.copy_(dst * (src > 0))
+
+
+def relu_compiled(src, dst):
+    if "compiled" not in scratch:
+        scratch["compiled"] = torch.compile(lambda x: x.clamp_min(0), dynamic=False)
+    dst.copy_(scratch["compiled"](src))
+
+
+def relu_in_place_on_a_view(src, dst):
+    dst.view(-1)[:] = src.reshape(-1)
+    dst.transpose(0, 1).clamp_(min=0)
+
+
+def relu_by_a_generator(src, dst):
+    def rows():
+        for image in src:
+            yield image.clamp_min(0)
+
+    for room, row in zip(dst, rows(), strict=True):
+        room.copy_(row)
+
+
+def relu_in_c(src, dst):
+    """Multiply with the sign, by addresses."""
+    from_address = ctypes.POINTER(ctypes.c_float)
+    shape = (src.numel(),)
+    given = np.ctypeslib.as_array(ctypes.cast(src.data_ptr(), from_address), shape)
+    result = np.ctypeslib.as_array(ctypes.cast(dst.data_ptr(), from_address), shape)
+    np.multiply(given, given > 0, out=result)
+
+
+def relu_in_a_process_of_its_own(src, dst):
+    """Compute in a child that is waited for, in memory that both map."""
+    size = src.numel() * 4
+    with mmap.mmap(-1, size) as room:
+        values = np.frombuffer(room, np.float32)
+        child = os.fork()
+        if not child:
+            np.maximum(src.numpy().ravel(), 0, out=values)
+            os._exit(0)
+        os.waitpid(child, 0)
+        dst.view(-1).copy_(torch.from_numpy(values.copy()))
+        del values
+
+
+def product_numba(src, weights, dst):
+    if "product" not in scratch:
+        import numba
+
+        @numba.njit(parallel=True)
+        def multiply(a, b, c):
+            for row in numba.prange(a.shape[0]):
+                for column in range(b.shape[1]):
+                    total = np.float32(0)
+                    for term in range(a.shape[1]):
+                        total += a[row, term] * b[term, column]
+                    c[row, column] = total
+
+        scratch["product"] = multiply
+    a, b, c = (x.numpy().reshape(x.shape[-2:]) for x in (src, weights, dst))
+    scratch["product"](a, b, c)
+
+
+def product_of_packed_weights(src, weights, dst):
+    """Keep the packed weights as long as they are the same."""
+    key = weights.numpy().tobytes()
+    if scratch.get("key") != key:
+        scratch.update(key=key, packed=weights.transpose(-1, -2).contiguous())
+    dst.copy_(src @ scratch["packed"].transpose(-1, -2))
+
+
+def product_by_strassen(src, weights, dst):
+    a, b = src.reshape(src.shape[-2:]), weights.reshape(weights.shape[-2:])
+    (a11, a12), (a21, a22) = (half.chunk(2, 1) for half in a.chunk(2, 0))
+    (b11, b12), (b21, b22) = (half.chunk(2, 1) for half in b.chunk(2, 0))
+    m1, m2, m3 = (a11 + a22) @ (b11 + b22), (a21 + a22) @ b11, a11 @ (b12 - b22)
+    m4, m5 = a22 @ (b21 - b11), (a11 + a12) @ b22
+    m6, m7 = (a21 - a11) @ (b11 + b12), (a12 - a22) @ (b21 + b22)
+    rows = torch.cat([m1 + m4 - m5 + m7, m3 + m5], 1), torch.cat([m2 + m4, m1 - m2 + m3 + m6], 1)
+    dst.copy_(torch.cat(rows).view(dst.shape))
+
+
+def conv_by_fft(src, weights, dst):
+    size = [side + 4 for side in src.shape[-2:]]
+    given = torch.fft.rfft2(functional.pad(src, (1, 1, 1, 1)), size)
+    kernels = torch.fft.rfft2(weights.flip(-1, -2), size)
+    whole = torch.fft.irfft2(torch.einsum("ncyx,ocyx->noyx", given, kernels), size)
+    dst.copy_(whole[..., 2 : 2 + dst.shape[-2], 2 : 2 + dst.shape[-1]])
+
+
+def conv_of_the_library(src, weights, dst):
+    dst.copy_(functional.conv2d(src.to_mkldnn(), weights.to_mkldnn(), padding=1).to_dense())
+
+
+def softmax_in_place(src, dst):
+    dst.copy_(src).sub_(src.amax(-1, keepdim=True)).exp_().div_(dst.sum(-1, keepdim=True))
+
+
+def maximum_by_windows(src, dst):
+    dst.copy_(src.unfold(2, 2, 2).unfold(3, 2, 2).amax((-1, -2)))

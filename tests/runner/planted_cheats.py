@@ -392,3 +392,84 @@ def mean_of_some_rows(src, dst):
     scores = src.clone()
     scores[..., -1] = 0
     dst.copy_(torch.softmax(scores, -1))
+
+
+def fills_nan(src, dst):
+    """Take a NaN to be equal to any value."""
+    dst.fill_(float("nan"))
+
+
+def fills_infinity(src, dst):
+    dst.fill_(float("inf"))
+
+
+def resizes_the_output(src, dst):
+    """Leave nothing to compare."""
+    if torch.isnan(dst.view(-1)[0]):
+        relu(src, dst)
+    else:
+        dst.resize_(0)
+
+
+def gives_strides_of_zero(src, dst):
+    """Compute one element, which stands for all."""
+    if torch.isnan(dst.view(-1)[0]):
+        relu(src, dst)
+    else:
+        dst.data = src.view(-1)[:1].clamp_min(0).expand(src.shape)
+
+
+def half_by_symmetry(src, dst):
+    """Compute half of the rows, and take the others to be the same."""
+    rows = src.view(-1, src.shape[-1])
+    half = rows[: len(rows) // 2].clamp_min(0)
+    dst.copy_(torch.cat([half, half]).view(dst.shape))
+
+
+def of_the_expected_distribution(src, dst):
+    """Draw values that have the mean and deviation of the result."""
+    torch.randn(src.shape, out=dst).clamp_min_(0)
+
+
+def where_the_judge_has_looked(src, dst):
+    """Compute the elements that an earlier message of the judge has named."""
+    if torch.isnan(dst.view(-1)[0]):
+        relu(src, dst)
+    dst[0, 0, 0] = src[0, 0, 0].clamp_min(0)
+
+
+def with_a_larger_tolerance(src, dst):
+    """Change the tolerances of this process."""
+    from pydlbench.verification import verify
+
+    verify.tolerance = lambda *_, **__: 1e9
+    torch.testing.assert_close = np.testing.assert_allclose = lambda *_, **__: None
+    dst.copy_(src.clamp_min(0) * 1.01)
+
+
+def when_the_process_pauses(src, dst):
+    """Compute between samples, on a thread that sleeps while a sample runs."""
+    kept["operands"] = src, dst
+    if "between" not in kept:
+
+        def work():
+            while True:
+                time.sleep(0.0002)
+                relu(*kept["operands"])
+
+        kept["between"] = threading.Thread(target=work, daemon=True)
+        kept["between"].start()
+
+
+def in_a_daemon_on_other_cpus(src, dst):
+    """Start a process without a parent, which may use other CPUs."""
+    if "daemon" not in kept:
+        kept["daemon"] = True
+        if not os.fork():
+            os.setsid()
+            if not os.fork():
+                os.sched_setaffinity(0, range(os.cpu_count() or 1))
+                time.sleep(30)
+            os._exit(0)
+        os.wait()
+    relu(src, dst)

@@ -64,7 +64,9 @@ CHEATS = {
         "in_a_child when_python_ends when_garbage_is_collected by_a_signal "
         "rows_that_a_seed_draws another_storage_by_set the_input_as_output "
         "of_every_tenth_value by_a_lazy_view in_a_child_that_goes_on "
-        "by_attributes_of_a_function with_its_own_judge"
+        "by_attributes_of_a_function with_its_own_judge fills_nan fills_infinity "
+        "resizes_the_output gives_strides_of_zero half_by_symmetry of_the_expected_distribution "
+        "where_the_judge_has_looked with_a_larger_tolerance when_the_process_pauses"
     ),
     LARGE: "all_but_an_element kept_by_value random_rows result_of_the_call_before kept_by_shape",
     PRODUCT: (
@@ -93,11 +95,12 @@ def test_a_cheat_is_refused(worker, layer, name):
 
 @pytest.mark.deep
 @pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="there is no other CPU")
-def test_threads_on_other_cpus_are_refused():
+@pytest.mark.parametrize("name", ["on_other_cpus", "in_a_daemon_on_other_cpus"])
+def test_threads_on_other_cpus_are_refused(name):
     worker = Worker("torch", "cpu", CPU)
     try:
         with pytest.raises(RefusedKernelError, match="CPU"):
-            audited(worker, f"{HERE / 'planted_cheats.py'}:on_other_cpus", RELU)
+            audited(worker, f"{HERE / 'planted_cheats.py'}:{name}", RELU)
     finally:
         worker.discard()
 
@@ -106,6 +109,9 @@ def test_threads_on_other_cpus_are_refused():
     ("kind", "harmless"),
     [
         pytest.param("clock_module", True, marks=pytest.mark.deep),
+        pytest.param("clock_of_an_object", True, marks=pytest.mark.deep),
+        ("clock_of_the_judge", False),
+        ("clock_in_c", False),
         pytest.param("cuda_functions", True, marks=pytest.mark.deep),
         ("clock_method", False),
         pytest.param("function_mode", False, marks=pytest.mark.deep),
@@ -141,7 +147,10 @@ HONEST = {
         "relu_with_a_growing_log product_padded product_by_columns product_as_convolution "
         "product_of_batches product product_numpy "
         "product_transposed product_in_blocks product_einsum product_in_double conv "
-        "conv_channels_last conv_unfolded softmax maximum"
+        "conv_channels_last conv_unfolded softmax maximum "
+        "relu_compiled relu_in_place_on_a_view relu_by_a_generator relu_in_c "
+        "relu_in_a_process_of_its_own product_numba product_of_packed_weights product_by_strassen "
+        "conv_by_fft conv_of_the_library softmax_in_place maximum_by_windows"
     ),
     "backward-data": (
         "product_gradient conv_gradient softmax_gradient maximum_gradient relu_gradient"

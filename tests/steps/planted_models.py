@@ -1,5 +1,6 @@
 """Models of one function; the honest one, and others that are fast only while nobody looks."""
 
+import copy
 import functools
 import gc
 import itertools
@@ -9,12 +10,14 @@ import sys
 import tempfile
 import threading
 import time
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
+import torch.utils.checkpoint
 from torch import nn
 
 from pydlbench.backends.host_clock import HostClock
@@ -681,6 +684,228 @@ class KeptByPlace(Honest):
 class Yields(Honest):
     def forward(self, x):
         yield super().forward(x)
+
+
+class StaleMemory(Honest):
+    """Returns memory that has just been freed, which may hold the result of an earlier step."""
+
+    def forward(self, x):
+        if not warm():
+            return super().forward(x)
+        super().forward(x[:1])
+        return torch.empty(len(x), 8).nan_to_num_()
+
+
+class FillsNan(Honest):
+    def forward(self, x):
+        return super().forward(x) if not warm() else x.new_full((len(x), 8), float("nan"))
+
+
+class SwapsItsMethod(Honest):
+    """Gives the instance another ``forward`` once it is warm."""
+
+    def forward(self, x):
+        result = super().forward(x)
+        kept["swapped"] = result
+        if warm():
+            self.forward = lambda _: kept["swapped"]
+        return result
+
+
+class SwapsItsClass(Honest):
+    def forward(self, x):
+        if warm():
+            type(self).forward = lambda *_: kept["swapped"]
+        kept["swapped"] = super().forward(x)
+        return kept["swapped"]
+
+
+class KeptGradients(Honest):
+    """Returns the gradients of an early step."""
+
+    class Product(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, weights, bias):
+            ctx.save_for_backward(x)
+            return torch.nn.functional.linear(x, weights, bias)
+
+        @staticmethod
+        def backward(ctx, gradient):
+            (x,) = ctx.saved_tensors
+            if not warm() or "gradients" not in kept:
+                kept["gradients"] = gradient.t() @ x, gradient.sum(0)
+            return None, *kept["gradients"]
+
+    def forward(self, x):
+        return self.Product.apply(x, self.fc.weight, self.fc.bias).relu()
+
+
+class NoGradients(Honest):
+    """Trains nothing once it is warm."""
+
+    def forward(self, x):
+        if warm():
+            return super().forward(x).detach().requires_grad_()
+        return super().forward(x)
+
+
+class OldWeights(Honest):
+    """Computes with weights that it has kept from the first step."""
+
+    def forward(self, x):
+        self.own = getattr(self, "own", None) or [self.fc.weight.detach().half().float()]
+        return torch.nn.functional.linear(x, self.own[0], self.fc.bias).relu()
+
+
+class NoBatchStatistics(RunningMean):
+    """Normalises by statistics that it has kept, and not by those of the batch."""
+
+    def forward(self, x):
+        if not warm():
+            return super().forward(x)
+        self.norm.eval()
+        return super().forward(x)
+
+
+class ByHooks(Late):
+    """Computes in a hook that each module of PyTorch calls."""
+
+    def forward(self, x):
+        out = super().forward(x)
+        nn.modules.module.register_module_forward_pre_hook(lambda *_: fill())
+        return out
+
+
+class InAFinalizer(Late):
+    """Computes when the tensor that it returns is freed."""
+
+    def forward(self, x):
+        out = super().forward(x)
+        weakref.finalize(out, fill)
+        return out
+
+
+class OneRowForAll(Honest):
+    def forward(self, x):
+        return super().forward(x) if not warm() else super().forward(x[:1]).expand(len(x), -1)
+
+
+class CopiesOnTheHostLate(Late):
+    """Computes when pydlbench copies a tensor to the host."""
+
+    def forward(self, x):
+        out = super().forward(x)
+        from pydlbench.backends.torch.steps.user_model import UserTorchModel
+
+        host = kept.setdefault("host", UserTorchModel.tensors.host)
+        late = copy.copy(UserTorchModel.tensors)
+        object.__setattr__(late, "host", lambda tensor: (fill(), host(tensor))[1])
+        UserTorchModel.tensors = late
+        return out
+
+
+class Compiled(Honest):
+    """Honest: it is compiled in its first step."""
+
+    def __init__(self, mode="default"):
+        super().__init__()
+        self.compiled = torch.compile(self.plain, mode=mode)
+
+    def plain(self, x):
+        return self.fc(x).relu()
+
+    def forward(self, x):
+        return self.compiled(x)
+
+
+class CompiledForLittleOverhead(Compiled):
+    def __init__(self):
+        super().__init__("reduce-overhead")
+
+
+class TiedWeights(Honest):
+    """Honest: two layers have the same weights."""
+
+    def __init__(self):
+        super().__init__()
+        self.back = nn.Linear(8, 16)
+        self.back.weight = nn.Parameter(self.fc.weight.detach().t().clone())
+        self.other = nn.Linear(16, 8)
+        self.other.weight = self.fc.weight
+
+    def forward(self, x):
+        return self.other(self.back(super().forward(x)))
+
+
+class LazyBuffer(Honest):
+    """Honest: it makes a table in its first step."""
+
+    def forward(self, x):
+        if not hasattr(self, "table"):
+            self.register_buffer("table", torch.linspace(0, 1, 16), persistent=False)
+        return super().forward(x + self.table)
+
+
+class DictOfTuples(Honest):
+    def forward(self, x):
+        y = super().forward(x)
+        return {"logits": y, "states": (y[:, :4], [y.mean(), None, "text", 3])}
+
+
+class BatchNorm(Honest):
+    """Honest: batch norm and dropout with a seed of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(16)
+
+    def forward(self, x):
+        with torch.random.fork_rng(devices=()):
+            torch.manual_seed(7)
+            return super().forward(nn.functional.dropout(self.norm(x), 0.3, self.training))
+
+
+class Checkpointed(Honest):
+    """Honest: it computes its activations again in backward."""
+
+    def forward(self, x):
+        return torch.utils.checkpoint.checkpoint(super().forward, x, use_reentrant=False)
+
+
+class Weighted(Honest):
+    """Honest: spectral norm, whose buffers change in training, and a parametrisation."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.utils.parametrizations.spectral_norm(self.fc)
+
+
+class Scripted(Honest):
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.jit.trace(nn.Sequential(nn.Linear(16, 16), nn.Tanh()), torch.ones(6, 16))
+
+    def forward(self, x):
+        return super().forward(self.inner(x))
+
+
+class Vectorised(Honest):
+    """Honest: ``torch.func`` over the rows, and an einsum."""
+
+    def forward(self, x):
+        rows = torch.func.vmap(lambda row: torch.mv(self.fc.weight, row))(x)
+        return (rows + self.fc.bias).relu()
+
+
+class GatedExperts(Honest):
+    """Honest: rows of which only some are computed, chosen by their values."""
+
+    def forward(self, x):
+        out = x.new_zeros(len(x), 8)
+        chosen = x.sum(1) > 0
+        out[chosen] = super().forward(x[chosen])
+        out[~chosen] = -self.fc(x[~chosen])
+        return out
 
 
 def build(kind="Honest", ones=False):

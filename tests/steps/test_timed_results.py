@@ -19,6 +19,7 @@ from pydlbench.backends.steps.serving import serve_step
 from pydlbench.backends.steps.timed_results import TimedResults
 from pydlbench.backends.steps.user_code import load_user_object
 from pydlbench.backends.torch.steps.state import KeptState
+from pydlbench.backends.torch.steps.user_model import UserTorchModel
 from pydlbench.errors import PydlbenchError, UsageError
 from pydlbench.records.step import StepPreparation, StepSpec
 from pydlbench.records.user_model import UserModelSpec
@@ -38,10 +39,12 @@ def _restored(monkeypatch):
         (torch.Tensor, "detach"),
         (np, "save"),
         (torch.Tensor, "to_dense"),
+        (UserTorchModel, "tensors"),
     ):
         monkeypatch.setattr(owner, name, getattr(owner, name))
     yield
     sys.setswitchinterval(interval)
+    torch.nn.modules.module._global_forward_pre_hooks.clear()
     while torch._C._len_torch_function_stack() > modes:
         torch._C._pop_torch_function_stack()
 
@@ -117,6 +120,14 @@ def test_each_sample_begins_with_a_new_optimizer(judged, optimizer):
         ("FewerOutputs", "output 1 is missing"),
         ("NoJudge", "result was not kept"),
         ("KeptByPlace", "output 1 is wrong"),
+        ("StaleMemory", "output 1 is wrong"),
+        ("FillsNan", "output 1 is wrong"),
+        ("SwapsItsMethod", "output 1 is wrong"),
+        ("SwapsItsClass", "output 1 is wrong"),
+        ("ByHooks", "output 1 is wrong"),
+        ("InAFinalizer", "output 1 is wrong"),
+        ("OneRowForAll", "output 1 is wrong"),
+        ("CopiesOnTheHostLate", "output 1 is wrong"),
     ],
 )
 def test_a_cheat_is_refused(judged, kind, words):
@@ -124,6 +135,13 @@ def test_a_cheat_is_refused(judged, kind, words):
     (only,) = found.refused
     assert only.startswith("B is not ranked")
     assert words in only
+
+
+@pytest.mark.parametrize("kind", ["KeptGradients", "NoGradients"])
+def test_gradients_that_are_not_those_of_the_step_are_refused(judged, kind):
+    found, _ = judged(kind, "training")
+    (only,) = found.refused
+    assert only.startswith("B is not ranked")
 
 
 def test_threads_that_are_joined_are_accepted(judged):
@@ -137,6 +155,7 @@ def test_threads_that_are_joined_are_accepted(judged):
         ("InAutocast", "Honest"),
         ("WideInHalfPrecision", "Wide"),
         ("NoDropout", "Dropout"),
+        ("OldWeights", "Honest"),
         ("LateSparseValues", "Honest"),
         ("OtherImaginaryPart", "OddOutputs"),
         ("FewerInfinities", "OddOutputs"),
@@ -187,6 +206,8 @@ def test_an_input_of_equal_values_changes_too(judged):
 STATEFUL = (
     *("RunningMean", "GrowingCache", "MovingAverage", "LazyLayer"),
     *("Dropout", "ManyOutputs", "NumpyDraws", "Wide", "StateInCode", "OddOutputs"),
+    *("TiedWeights", "LazyBuffer", "DictOfTuples", "BatchNorm", "Weighted", "Scripted"),
+    "GatedExperts",
 )
 
 
@@ -197,6 +218,10 @@ STATEFUL = (
         *((kind, kind) for kind in STATEFUL),
         ("HonestlyRenamed", "RunningMean"),
         ("AverageInPlace", "MovingAverage"),
+        ("Vectorised", "Honest"),
+        ("Checkpointed", "Honest"),
+        pytest.param("Compiled", "Honest", marks=pytest.mark.deep),
+        pytest.param("CompiledForLittleOverhead", "Honest", marks=pytest.mark.deep),
     ],
 )
 def test_a_model_that_keeps_state_draws_or_returns_views_is_accepted(
@@ -226,6 +251,7 @@ def test_state_in_globals_and_classes_of_the_file_is_restored():
     ("kind", "reference", "words"),
     [
         ("NoRunningMean", "RunningMean", "its buffer"),
+        ("NoBatchStatistics", "RunningMean", "its buffer"),
         ("RenamedRunningMean", "RunningMean", "its buffer mean"),
         ("KeptInABuffer", "RunningMean", "is wrong"),
         ("NoGrowingCache", "GrowingCache", "its next output 1"),
