@@ -40,7 +40,7 @@ _MAX_LOOP_FACTOR: Final = 1.25
 _MAX_LOOPS: Final = 10
 # After the first loop of a process, loops take this share of the time of the requests; the system
 # draws the requests that they follow.
-_LOOPED: Final = 0.2
+_LOOPED: Final = 0.1
 # Largest use of CPUs by other processes during a loop that is compared with requests, as a share of
 # its time: they prolong it, and an honest loop waits for longer than they use.
 _MAX_OTHERS: Final = 0.2
