@@ -41,9 +41,9 @@ from pydlbench.store.documents import Loaded
 from pydlbench.words import FRAMEWORKS
 
 #: Repetitions by default: at least as many as a trimmed mean takes, and at most as many as fit into
-#: about a minute and a half for a step of 100 ms.
+#: about two minutes for a step of 100 ms.
 LEAST_REPETITIONS: Final = 10
-MAX_REPETITIONS: Final = 24
+MAX_REPETITIONS: Final = 30
 #: Default sampling time of each step in each repetition, in seconds.
 BUDGET_S: Final = 0.75
 # Options whose texts ``step`` reads.

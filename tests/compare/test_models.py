@@ -115,18 +115,24 @@ def test_the_ratios_of_adjacent_samples_come_before_those_of_medians(run_record)
 
 
 @pytest.mark.parametrize(
-    ("counts", "scatter", "enough"),
+    ("counts", "scatter", "ratio", "enough"),
     [
-        ((12, 12), 0.005, True),
-        ((12, 12), 0.1, False),
-        ((9, 9), 0.005, False),
-        ((11, 12), 0.005, False),
+        ((12, 12), 0.005, 1.5, True),
+        ((12, 12), 0.1, 1.5, False),
+        ((9, 9), 0.005, 1.5, False),
+        ((11, 12), 0.005, 1.5, False),
+        # Resolutions of 1.9 % and of 1 %.
+        ((12, 12), 0.02, 1.025, True),
+        ((12, 12), 0.02, 1.015, False),
+        ((12, 12), 0.02, 0.985, False),
+        ((12, 12), 0.02, 1.005, True),
+        ((12, 12), 0.01, 1.008, True),
     ],
 )
-def test_repetitions_end_when_a_small_change_could_be_told(counts, scatter, enough):
+def test_repetitions_end_when_a_small_change_could_be_told(counts, scatter, ratio, enough):
     steps = {}
     for side, count in enumerate(counts):
-        ratios = {n: (1.5 * (1 + scatter * (-1) ** n),) * 3 for n in range(count)}
+        ratios = {n: (ratio * (1 + scatter * (-1) ** n),) * 3 for n in range(count)}
         fields = {"rounds_s": dict.fromkeys(ratios, 0.1), "ratios": ratios if side else {}}
         steps[side] = msgspec.structs.replace(record("new"), **fields)
     assert is_resolved(steps, least=10) is enough
