@@ -121,7 +121,7 @@ def break_down(
             could not be made, with the reason.
 
     Raises:
-        ValueError: steps and traced steps have no round in common, or a trace has other calls.
+        ValueError: a trace has other calls.
     """
     return _Analysis(table, parts, experiments, missing or {}).result()
 

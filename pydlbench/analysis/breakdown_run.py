@@ -4,7 +4,7 @@ The calls of the step are recorded. Some coarse rounds time the step and the tra
 answers have the limit, the calls in the step and the step; all else is one term, *not measured*.
 Then the native layers are searched for, the calls are prepared to run alone, and all rounds that
 follow visit all subjects. After each round there is an answer. If the interval of the step is still
-wide, further rounds have the step and the traced steps only.
+wide, and could become narrow, further rounds have the step only.
 
 Each round visits the subjects in random order, with all other processes stopped. Steps that cannot
 differ by 1 % from the step, by the bounds of the coarse rounds, are not measured:
@@ -75,6 +75,7 @@ from pydlbench.records.trace import OperatorsFacts, TraceFacts, Tracing, program
 from pydlbench.runner.session import Session
 from pydlbench.steps.run import prepare_step, step_policy
 from pydlbench.steps.traced import limits_of, traced_rounds, tracing_of
+from pydlbench.study.estimate import disturbances_by_round
 from pydlbench.study.loop import Size, Study, Subject, random_order
 from pydlbench.study.table import SampleTable, Series
 from pydlbench.timing.chunk import Chunk, ChunkRequest
@@ -94,7 +95,7 @@ _KERNEL_BUDGET_S: Final = 0.25
 # have three samples if they take a second together.
 _PARTS_ROUND_S: Final = 0.4
 _ALONE_ROUND_S: Final = 3.5
-_PARTS_SAMPLES: Final = 4
+_PARTS_SAMPLES: Final = 3
 # PyTorch's name for batch normalisation.
 _NORM: Final = "batch_norm"
 #: TensorFlow's names of operators that it has fused.
@@ -126,8 +127,8 @@ _NOT_WARM: Final = -1
 # in caches.
 _REPEATS: Final = 2
 # Rounds of the step and the traced step alone, before the others. On a CPU, if the interval of the
-# step is wider than this share of it after all rounds, further ones follow: that of nine processes
-# leaves out the fastest and the slowest.
+# step is wider than this share of it after all rounds, further processes of the step follow: the
+# interval of nine leaves out the fastest and the slowest.
 _COARSE_ROUNDS: Final = {"cpu": 2, "cuda": 3}
 _MAX_WIDTH: Final = 0.04
 _MAX_FURTHER_ROUNDS: Final = 3
@@ -202,8 +203,8 @@ def broken_down(
             for _ in range(rounds):
                 measuring.take()
                 yield answer()
-            for _ in range(_MAX_FURTHER_ROUNDS):
-                if step.on_gpu or is_narrow(measuring.table.series(STEP)):
+            for left in range(_MAX_FURTHER_ROUNDS, 0, -1):
+                if step.on_gpu or not is_worth_more(measuring.table.series(STEP), left):
                     break
                 measuring.take()
                 yield answer()
@@ -216,10 +217,24 @@ def broken_down(
                 raise
 
 
-def is_narrow(steps: Series) -> bool:
-    """Whether the interval of a step's time is so narrow that it needs no further processes."""
-    interval = median_interval(steps.by_round().values())
-    return interval is not None and interval.high - interval.low <= _MAX_WIDTH * steps.median
+def is_worth_more(steps: Series, further: int) -> bool:
+    """Whether a step needs further processes: its interval is wide, and they may make it narrow.
+
+    It stays wide if it would, even if all of them took the median. It does so, too, while others
+    disturb the step.
+
+    Args:
+        steps: visits of the step.
+        further: most processes that may follow.
+    """
+    seconds = list(steps.by_round().values())
+
+    def is_narrow(more: int) -> bool:
+        interval = median_interval([*seconds, *[steps.median] * more])
+        return interval is not None and interval.high - interval.low <= _MAX_WIDTH * steps.median
+
+    disturbed = steps.visits[-1].round in disturbances_by_round([steps])
+    return not (disturbed or is_narrow(0)) and is_narrow(further)
 
 
 def why_negligible(bound_s: float, steps: Series) -> str:
@@ -680,8 +695,7 @@ class _Rounds:
         due = [
             subject
             for subject in self._subjects
-            if self._is_due(subject.key, number - self._coarse)
-            and not (further and subject.key not in (TRACED, STEP_KEPT))
+            if self._is_due(subject.key, number - self._coarse) and not further
         ]
         # A step is sampled as soon as it is prepared, as users run it: on virtual machines the host
         # takes back memory that a process frees and does not use for two seconds.

@@ -2,9 +2,9 @@
 
 The time of a step is that of the real step in the round. Each call has the same share of it as of
 the traced step of that round, so that calls and the time between them belong to one execution and
-sum to the step. On a GPU kernels have their times in the traced step, and the rest of the step is
-idle time. Each call also has its time alone, the time of its native layers, both of the same round,
-and their rooflines at that round's clock.
+sum to the step; a round without a traced step has the mean shares. On a GPU kernels have their
+times in the traced step, and the rest of the step is idle time. Each call also has its time alone,
+the time of its native layers, both of the same round, and their rooflines at that round's clock.
 """
 
 from collections import Counter
@@ -144,18 +144,14 @@ class CallTimes:
         steps, traced = table.series(STEP), table.series(TRACED)
         count, others = len(parts.calls), len(parts.gaps)
         width = count + (others + count if others else 0)
-        traced_s = traced.by_round()
         rows = {
-            each.round: _seconds(each, width)
+            each.round: [traced.by_round()[each.round], *_seconds(each, width)]
             if others
-            else [share * traced_s[each.round] for share in _shares(each, width)]
+            else [1.0, *_shares(each, width)]
             for each in traced
         }
-        plain = steps.by_round()
-        self.step_s = {number: plain[number] for number in sorted(plain.keys() & rows.keys())}
-        if not self.step_s:
-            raise ValueError("steps and traced steps have no round in common")
-        self.in_step = _without_trace(self.step_s, traced_s, rows, parts)
+        self.step_s = dict(sorted(steps.by_round().items()))
+        self.in_step = _without_trace(self.step_s, rows, parts)
         in_context = dict(zip(self.step_s, self.in_step.calls_s, strict=True))
         self.steps: list[Series] = [steps, traced]
         self.steps += [table.series(name) for name in (STEP_KEPT, ALONE) if name in table]
@@ -206,16 +202,26 @@ class CallTimes:
 
 
 def _without_trace(
-    steps_s: Mapping[int, float],
-    traced_s: Mapping[int, float],
-    rows: Mapping[int, Sequence[float]],
-    parts: StepParts,
+    steps_s: Mapping[int, float], rows: Mapping[int, Sequence[float]], parts: StepParts
 ) -> Rounds:
-    """Return rounds of the step, divided like the traced step of the same round."""
+    """Return rounds of the step, divided like the traced step of the same round.
+
+    Args:
+        steps_s: time of the step, by round.
+        rows: a traced step and its parts, by round; other rounds have the mean.
+        parts: parts of the step.
+    """
+    mean = _mean(rows.values())
     flat: list[float] = []
     for number, step_s in steps_s.items():
-        flat += traced_s[number], step_s, *rows[number]
+        traced_s, *parts_s = rows.get(number, mean)
+        flat += traced_s, step_s, *parts_s
     return scaled(Rounds.of_seconds(flat, len(parts.calls), len(parts.gaps)))
+
+
+def _mean(rows: Collection[Sequence[float]]) -> list[float]:
+    """Return the mean of each column."""
+    return [sum(column) / len(rows) for column in zip(*rows, strict=True)]
 
 
 def _shares(visit: Visit, parts: int) -> list[float]:
@@ -225,7 +231,7 @@ def _shares(visit: Visit, parts: int) -> list[float]:
         [seconds / step_s for seconds in each]
         for each, step_s in zip(visit.parts, visit.seconds, strict=True)
     ]
-    return [sum(column) / len(rows) for column in zip(*rows, strict=True)]
+    return _mean(rows)
 
 
 def _seconds(visit: Visit, parts: int) -> list[float]:
@@ -235,7 +241,7 @@ def _seconds(visit: Visit, parts: int) -> list[float]:
     traced step; their shares of the step do, by up to a half.
     """
     _check_parts(visit, parts)
-    return [sum(column) / len(visit.parts) for column in zip(*visit.parts, strict=True)]
+    return _mean(visit.parts)
 
 
 def _check_parts(visit: Visit, parts: int) -> None:
@@ -249,13 +255,15 @@ def in_calls(traced: Series, steps: Series) -> dict[int, list[float]]:
     Args:
         traced: visits of traced steps, with a part for each call; visits without parts are left
             out.
-        steps: visits of the steps whose time is divided.
+        steps: visits of the steps whose time is divided; those of a round without a traced step by
+            the mean share.
     """
-    step_s = steps.by_round()
+    shares = {visit.round: _shares(visit, len(visit.parts[0])) for visit in traced if visit.parts}
+    mean = _mean(shares.values())
     return {
-        visit.round: [share * step_s[visit.round] for share in _shares(visit, len(visit.parts[0]))]
-        for visit in traced
-        if visit.parts and visit.round in step_s
+        number: [share * step_s for share in shares.get(number, mean)]
+        for number, step_s in steps.by_round().items()
+        if shares
     }
 
 

@@ -21,6 +21,8 @@ from pydlbench.workers.host import RemoteKernel
 # in batches, anew in each round. Logged calls have their operands beside these and whole steps.
 _MEMORY_SHARE = 1 / 4
 _LOGGED_MEMORY_SHARE = 1 / 8
+# Visits that tell what tracing costs.
+_PLAIN_VISITS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,7 @@ class TracedStep:
         gaps: on a GPU, number of other parts of a step.
         plain: whether a sample is the untraced step beside the traced one, and calls have their
             shares of it.
-        rounds: all rounds so far, each with the untraced step, for the cost of tracing.
+        rounds: all rounds so far; the first visits have the untraced step, for the cost of tracing.
     """
 
     kernel: RemoteKernel[StepFacts]
@@ -49,10 +51,12 @@ class TracedStep:
 
         On a GPU the parts of a sample are its calls, its gaps, and the host in each call.
         """
-        chunk = self.kernel.sample(
-            msgspec.structs.replace(request, timing=self.way, inner=1, touch=False)
+        plain = self.plain or self.way == "stamps" or len(self.rounds) < _PLAIN_VISITS
+        request = msgspec.structs.replace(
+            request, timing=self.way, inner=1, touch=False, plain=plain
         )
-        rounds = Rounds.of_seconds(chunk.seconds, self.calls, self.gaps)
+        chunk = self.kernel.sample(request)
+        rounds = Rounds.of_seconds(chunk.seconds, self.calls, self.gaps, plain=plain)
         self.rounds.append(rounds)
         # Time stamps are of the calls in a row, not of the step, which ran beside them.
         steps_s = rounds.plain_s if self.way == "stamps" else rounds.traced_s

@@ -55,7 +55,7 @@ class Rounds:
 
     Attributes:
         traced_s: time of the traced step, by round.
-        plain_s: time of the untraced step beside it, by round.
+        plain_s: time of the untraced step beside it, by round; the last rounds may lack it.
         calls_s: time of each call in the traced step, by round.
         gaps_s: on a GPU, time of each other part of the traced step, by round.
         host_s: on a GPU, the host's time in each call, by round.
@@ -68,23 +68,26 @@ class Rounds:
     host_s: Sequence[Sequence[float]] = ()
 
     @classmethod
-    def of_seconds(cls, seconds: Sequence[float], calls: int, gaps: int = 0) -> Rounds:
+    def of_seconds(
+        cls, seconds: Sequence[float], calls: int, gaps: int = 0, *, plain: bool = True
+    ) -> Rounds:
         """Return the rounds of a chunk; see ``backends.steps.trace.TracedSteps``."""
-        width = 2 + calls + (gaps + calls if gaps else 0)
+        steps = 1 + plain
+        behind = steps + calls
+        width = behind + (gaps + calls if gaps else 0)
         rounds = [seconds[begin : begin + width] for begin in range(0, len(seconds), width)]
-        behind = 2 + calls
         return cls(
             [row[0] for row in rounds],
-            [row[1] for row in rounds],
-            [row[2:behind] for row in rounds],
+            [row[1] for row in rounds] if plain else (),
+            [row[steps:behind] for row in rounds],
             [row[behind : behind + gaps] for row in rounds] if gaps else (),
             [row[behind + gaps :] for row in rounds] if gaps else (),
         )
 
     @property
     def ratios(self) -> list[float]:
-        """The traced step over the untraced one, by round."""
-        return [traced / plain for traced, plain in zip(self.traced_s, self.plain_s, strict=True)]
+        """The traced step over the untraced one, by round with both."""
+        return [traced / plain for traced, plain in zip(self.traced_s, self.plain_s, strict=False)]
 
     def middle(self, calls: int) -> list[float]:
         """Return the seconds of each call, followed by the time between calls.
@@ -226,8 +229,10 @@ def _sampled(
     round_s = max(first.wall_s, sum(rounds.traced_s) + sum(rounds.plain_s)) / _FIRST_ROUNDS
     more = rounds_wanted(round_s, most) - _FIRST_ROUNDS
     if more > 0:
-        chunk = kernel.sample(ChunkRequest(samples=more, timing=way))
-        rounds += Rounds.of_seconds(chunk.seconds, *shape)
+        # More would only tell again that tracing costs little.
+        plain = way == "stamps" or not rounds.cheap
+        chunk = kernel.sample(ChunkRequest(samples=more, timing=way, plain=plain))
+        rounds += Rounds.of_seconds(chunk.seconds, *shape, plain=plain)
     return rounds
 
 

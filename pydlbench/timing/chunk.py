@@ -18,6 +18,7 @@ class ChunkRequest(msgspec.Struct, frozen=True, kw_only=True):
             kernel then skips if it supports that.
         timing: how a step on a GPU is timed, one of ``backends.steps.device.WAYS``; empty means the
             first of them. Everything else is timed only in the first way.
+        plain: whether each traced step has one without a trace beside it.
     """
 
     samples: int
@@ -25,6 +26,7 @@ class ChunkRequest(msgspec.Struct, frozen=True, kw_only=True):
     untimed: int = 0
     touch: bool = False
     timing: str = ""
+    plain: bool = True
 
 
 class GpuReadings(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 from invented_gpu import MODEL, Gpu, GpuSession, Worker, convolution
 from invented_gpu import Kernel as Kernel_
@@ -12,7 +13,7 @@ from said import says
 
 from pydlbench.analysis import breakdown_run
 from pydlbench.analysis.breakdown import LOST_CLOCK
-from pydlbench.analysis.breakdown_run import broken_down, is_narrow, why_negligible
+from pydlbench.analysis.breakdown_run import broken_down, is_worth_more, why_negligible
 from pydlbench.analysis.call_times import (
     CACHES,
     LAUNCH_GAPS,
@@ -93,6 +94,18 @@ def test_a_traced_step_is_a_sample_whose_parts_are_its_calls():
     assert chunk.parts == ((0.06, 0.03), (0.07, 0.03))
     assert chunk.faults == 5.0
     assert (kernel.requests[0].timing, kernel.requests[0].inner) == ("profile", 1)
+
+
+@pytest.mark.parametrize(("plain", "beside"), [(False, 2), (True, 3)])
+def test_the_first_visits_tell_what_tracing_costs(plain, beside):
+    kernel = Kernel()
+    kernel.sample = lambda request: Chunk(
+        seconds=(0.11, *[0.10] * request.plain, 0.06, 0.03) * request.samples
+    )
+    traced = TracedStep(kernel, "profile", 2, plain=plain)
+    visits = [traced.sample(REQUEST).seconds for _ in range(3)]
+    assert visits[2] == ((0.10, 0.10) if plain else (0.11, 0.11))
+    assert sum(len(each.plain_s) for each in traced.rounds) == 2 * beside
 
 
 def test_time_stamps_time_the_calls_of_the_step_that_ran_beside_them():
@@ -448,16 +461,27 @@ def test_native_layers_that_are_faster_than_their_limit_are_named(share, said):
 
 
 @pytest.mark.parametrize(
-    ("seconds", "narrow"),
+    ("seconds", "further", "worth"),
     [
-        ((1.0,), False),
-        ((1.0, 1.01, 1.0, 1.02, 1.0, 1.03), True),
-        ((1.0, 1.01, 1.0, 1.02, 1.0, 1.05), False),
-        ((1.0, 1.01, 1.0, 1.02, 1.0, 1.05, 1.0, 1.01, 0.9), True),
+        ((1.0,), 3, True),
+        ((1.0, 1.01, 1.0, 1.02, 1.0, 1.03), 3, False),
+        ((1.0, 1.01, 1.0, 1.02, 1.0, 1.05), 3, True),
+        ((1.0, 1.01, 1.0, 1.02, 1.0, 1.05), 2, False),  # of eight, the slowest is in the interval
+        ((1.0, 1.01, 1.0, 1.02, 1.0, 1.05, 1.0, 1.01, 0.9), 3, False),
+        ((0.9, 0.95, 1.0, 1.0, 1.05, 1.1), 3, False),
     ],
 )
-def test_a_step_whose_processes_agree_needs_no_further_ones(seconds, narrow):
-    assert is_narrow(steps_of(*seconds)) is narrow
+def test_further_processes_are_for_a_wide_interval_that_they_can_make_narrow(
+    seconds, further, worth
+):
+    assert is_worth_more(steps_of(*seconds), further) is worth
+
+
+def test_further_processes_end_with_one_that_others_disturb():
+    *others, last = steps_of(1.0, 1.01, 1.0, 1.02, 1.0, 1.05)
+    disturbed = msgspec.structs.replace(last, wall_s=1.0, run_delay_s=0.5)
+    assert is_worth_more(Series([*others, last]), 3)
+    assert not is_worth_more(Series([*others, disturbed]), 3)
 
 
 @pytest.mark.parametrize(("bound_s", "share"), [(0.009, "0.90%"), (0.011, ""), (math.inf, "")])

@@ -316,6 +316,22 @@ def test_a_slow_process_of_the_step_is_no_unexplained_time():
     assert found.unexplained_high - found.unexplained_low < 0.1
 
 
+def test_further_processes_of_the_step_have_its_mean_shares_and_no_other_subject():
+    table = table_of(faults=2000.0)
+    for number in range(ROUNDS):
+        table.add(kept_step(number, 36 * MS, faults=0.0))
+    for number in range(ROUNDS, ROUNDS + 3):
+        table.add(Visit(subject=STEP, round=number, seconds=[80 * MS], faults=8000.0))
+    fresh = fresh_memory(table)
+    assert fresh.seconds[0] == pytest.approx(4 * MS)
+    assert fresh.seconds[ROUNDS] == pytest.approx((0.9 * 80 - 32) * MS)
+    found = break_down(table, PARTS, [fresh])
+    assert found.levels.step.n == ROUNDS + 3
+    (between,) = (each for each in found.terms if each.level == "step")
+    assert between.share == pytest.approx(0.1)
+    assert found.unexplained == pytest.approx(0, abs=1e-6)
+
+
 @pytest.mark.parametrize("first", [0, 2])
 def test_rounds_before_a_step_with_kept_pages_do_not_change_what_is_unexplained(first):
     table = table_of()

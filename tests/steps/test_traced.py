@@ -170,7 +170,7 @@ class Kernel:
     def __init__(self, **answers):
         self.answers = answers
         self.ways: list[str] = []
-        self.steps = 0
+        self.steps = self.plain = 0
 
     def sample(self, request):
         self.ways.append(request.timing)
@@ -179,7 +179,8 @@ class Kernel:
         if isinstance(answer, Exception):
             raise answer
         traced_s, plain_s, *calls_s = answer
-        return Chunk(seconds=(traced_s, plain_s, *calls_s) * request.samples)
+        self.plain += request.plain * request.samples
+        return Chunk(seconds=(traced_s, *[plain_s] * request.plain, *calls_s) * request.samples)
 
 
 FACTS = TraceFacts(
@@ -191,7 +192,9 @@ STAMPS = (0.095, 0.1, 0.05, 0.03)
 
 
 def test_a_profiler_that_costs_little_is_taken():
-    rounds, tracing = traced_rounds(Kernel(profile=CHEAP), FACTS)
+    kernel = Kernel(profile=CHEAP)
+    rounds, tracing = traced_rounds(kernel, FACTS)
+    assert kernel.plain == len(rounds.plain_s) == 2
     assert tracing.source == "a profiler"
     assert tracing.cost == pytest.approx(1.01)
     assert tracing.notes == ()

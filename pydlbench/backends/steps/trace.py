@@ -226,11 +226,11 @@ class StepTracer:
 
 
 class TracedSteps:
-    """A traced step and one without a trace in each round, in random order.
+    """A traced step in each round, and one without a trace if wanted, in random order.
 
     A request's ``timing`` names the way to trace. The chunk has for each round the seconds of the
-    traced step, of the step without a trace, and of each call in the traced one; on a GPU also its
-    gaps and the host's seconds in each call.
+    traced step, of the step without a trace if there is one, and of each call in the traced one; on
+    a GPU also its gaps and the host's seconds in each call.
 
     Args:
         tracer: runs the step traced.
@@ -280,17 +280,16 @@ class TracedSteps:
                 trace()
             with HostCounters(self._cpus) as account:
                 for _ in range(request.samples):
-                    seconds += self._round(trace)
-        return account.chunk(seconds, faults=account.faults / (2 * request.samples))
+                    seconds += self._round(trace, plain=request.plain)
+        steps = request.samples * (1 + request.plain)
+        return account.chunk(seconds, faults=account.faults / steps)
 
-    def _round(self, trace: Callable[[], StepTrace]) -> list[float]:
-        if self._order.random() < 0.5:
-            traced = trace()
-            plain_s = self._plain()
-        else:
-            plain_s = self._plain()
-            traced = trace()
-        return [traced.step_s, plain_s, *traced.calls_s, *traced.gaps_s, *traced.host_s]
+    def _round(self, trace: Callable[[], StepTrace], *, plain: bool) -> list[float]:
+        first = self._order.random() < 0.5
+        plain_s = [self._plain()] if plain and first else []
+        traced = trace()
+        plain_s += [self._plain()] if plain and not first else []
+        return [traced.step_s, *plain_s, *traced.calls_s, *traced.gaps_s, *traced.host_s]
 
     def _plain(self) -> float:
         if self.tracer.plain is not None:

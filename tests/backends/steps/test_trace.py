@@ -141,5 +141,9 @@ def test_each_round_has_a_traced_step_and_another_in_random_order():
     assert log.pop(0) == "traced"  # untimed
     pairs = [tuple(log[n : n + 2]) for n in range(0, 40, 2)]
     assert set(pairs) == {("traced", "plain"), ("plain", "traced")}
+    log.clear()
+    chunk = steps.sample(ChunkRequest(samples=20, timing="profile", plain=False))
+    assert chunk.seconds == 20 * (0.5, 0.1, 0.2, 0.05)
+    assert log == 20 * ["traced"]
     with pytest.raises(UnsupportedError, match="stamps"):
         steps.sample(ChunkRequest(samples=1, timing="stamps"))
