@@ -84,7 +84,7 @@ def mutate_text(rng, data):
     """Replace numbers, insert tokens, remove or repeat words and lines."""
     text = data.decode("utf-8", "surrogateescape")
     for _ in range(rng.choice((1, 1, 2, 4))):
-        pattern = rng.choice((r"-?\d+(?:\.\d+)?", r"\w+", r"[^\w\s]", r"[^\n]*\n", r""))
+        pattern = rng.choice((r"-?\d+(?:\.\d+)?", r"\w+", r"[^\w\s]", r"(?m)^.*\n", r""))
         spots = list(re.finditer(pattern, text[:200_000]))
         if spots:
             spot = rng.choice(spots)
