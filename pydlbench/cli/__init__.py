@@ -27,11 +27,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str]) -> int:
-    from pydlbench.cli.parser import dispatch
     from pydlbench.cli.terminal import silence, tell
     from pydlbench.errors import PydlbenchError, UsageError
 
     try:
+        from pydlbench.cli.parser import dispatch
+
         code = dispatch(arguments)
         # A closed pipe can be handled here, but not at the exit of the interpreter.
         sys.stdout.flush()

@@ -123,13 +123,18 @@ def measure(
         shown = progress or ProgressLine.from_options(args)
         results = execute(tasks, open_session, recorder, progress=shown, **keywords)
         show(results)
-    if results.interrupted and results.where is not None and hasattr(args, "resume"):
-        resume = f"--resume {results.run.id}"
-        if kind in ("layers", "sweep"):  # their options are stored
-            tell(f"continue with: pydlbench {kind} {resume}{results.where}")
-        else:
-            tell(f"continue with: pydlbench {command_text(results.run.command)} {resume}")
-    return _exit_code(results, what, getattr(args, "fail_on", None)), results
+    with contextlib.suppress(KeyboardInterrupt):  # everything is written and stored
+        _say_how_to_continue(results, kind, args)
+        return _exit_code(results, what, getattr(args, "fail_on", None)), results
+    return 130, results
+
+
+def write_unbegun(args: Measuring, kind: str) -> None:
+    """Write the files of a run that was interrupted before it began: it has no rows."""
+    from pydlbench.runner.session import Session
+
+    document = run_document(kind, Session().run, [], interrupted=True)
+    Outputs.from_options(args).write(lambda: {**document, "unfinished": []}, list)
 
 
 def _backends_of(tasks: Sequence[Task]) -> list[str]:
@@ -137,6 +142,15 @@ def _backends_of(tasks: Sequence[Task]) -> list[str]:
     specs = [row.spec for task in tasks for row in task.rows]
     names = ("backend", "framework")
     return [str(getattr(spec, name)) for spec in specs for name in names if hasattr(spec, name)]
+
+
+def _say_how_to_continue(results: Results, kind: str, args: Measuring) -> None:
+    if results.interrupted and results.where is not None and hasattr(args, "resume"):
+        resume = f"--resume {results.run.id}"
+        if kind in ("layers", "sweep"):  # their options are stored
+            tell(f"continue with: pydlbench {kind} {resume}{results.where}")
+        else:
+            tell(f"continue with: pydlbench {command_text(results.run.command)} {resume}")
 
 
 def _exit_code(results: Results, what: str, fail_on: tuple[str, float] | None) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Final
 
-from pydlbench.cli.options import CommandOptions, Parser, add_options
+from pydlbench.cli.options import CommandOptions, Measuring, Parser, add_options
 from pydlbench.errors import UsageError, nearest
 
 
@@ -334,4 +334,11 @@ def dispatch(arguments: Sequence[str]) -> int:
         options, run = read(words)
     except SystemExit as leave:  # --help
         return leave.code if isinstance(leave.code, int) else 0
-    return run(options)
+    try:
+        return run(options)
+    except KeyboardInterrupt:  # a new run that had begun has written its files itself
+        if isinstance(options, Measuring) and getattr(options, "resume", "") is None:
+            from pydlbench.cli.measuring import write_unbegun
+
+            write_unbegun(options, words[0])
+        raise

@@ -317,13 +317,16 @@ class ModelTask(Task):
     def answers(
         self, session: Any, row: TaskRow, records: Iterator[Any], **head: Any
     ) -> Iterator[Result]:
-        """Yield a row's answers so far and the last one; a result without numbers after an error.
+        """Yield a row's answers so far and the last one; without any, a result without numbers.
 
         Args:
             session: session of the task.
             row: row of this task.
             records: records of the answers, the last one complete.
             head: first fields of their documents.
+
+        Raises:
+            PydlbenchError: it ended the answers; the last one stays.
         """
         result = None
         try:
@@ -333,6 +336,8 @@ class ModelTask(Task):
                 result = Result(self.kind, document, row, detail=record, so_far=True)
                 yield result
         except PydlbenchError as error:
+            if result is not None:
+                raise
             yield self.without_numbers(row, error)
             return
         assert result is not None, "there is always a last one"

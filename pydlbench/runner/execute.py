@@ -266,6 +266,7 @@ def execute(
     try:
         try:
             loop.run()
+            trouble = loop.trouble
         finally:
             # Inside the outer try: Ctrl-C is handled at every moment.
             recorder.interrupts.ignore()
@@ -318,6 +319,8 @@ class _Loop:
         # By row's identity; those in ``_listed`` are finished.
         self._outcomes: dict[int, Result] = {}
         self.parts: dict[str, Result] = {}
+        # Why a tolerant run has rows with some of their repetitions only.
+        self.trouble: PydlbenchError | None = None
         self.seconds: dict[str, float] = {}
         # Finished results of the resumed run, by key; and those that were measured for a row, by
         # the row's key.
@@ -468,9 +471,11 @@ class _Loop:
             if not self.tolerant:
                 raise
             for row in task.rows:
-                # A row with only some of its repetitions stays stored, and is not finished.
+                # A row with an answer so far stays stored; it is not finished, nor is the run.
                 if id(row) not in self._outcomes:
                     self.take(task, task.refused(row, *_verdict(error)))
+                elif id(row) not in self._listed:
+                    self.trouble = error
         finally:
             before_s = self.seconds.get(task.place, 0.0)
             self.seconds[task.place] = before_s + time.monotonic() - begin

@@ -15,7 +15,7 @@ from pydlbench.analysis.rows import FAULT, Rows
 from pydlbench.cli import forecast as command
 from pydlbench.cli import main
 from pydlbench.cli.parser import read
-from pydlbench.errors import UnsupportedError, UsageError
+from pydlbench.errors import UnsupportedError, UsageError, WorkerError
 from pydlbench.records.estimate import ForecastTerm, OperatorTime, Place, StepFaults
 from pydlbench.records.trace import OperatorsFacts, RecordedCall
 from pydlbench.report.estimate import dominating
@@ -105,6 +105,27 @@ def test_an_interruption_before_the_first_answer_is_a_json_object(session, capsy
     document = json.loads(capsys.readouterr().out)
     assert (document["interrupted"], document["forecasts"]) == (True, [])
     assert ["torch eager" in label for label in document["unfinished"]] == [True]
+
+
+def test_a_worker_that_dies_after_an_answer_costs_only_what_it_had_to_add(
+    session, monkeypatch, capsys
+):
+    def dies(case, *more, **settings):
+        yield invented(case, *more, **(settings | {"measures": False}))
+        if case.mode == "eager":
+            raise WorkerError("the torch worker was killed by SIGKILL")
+
+    monkeypatch.setattr("pydlbench.analysis.forecast.forecasts", dies)
+    words = ("mnist", "--framework", "torch", "--mode", "eager,compiled", "--json", "-")
+    with pytest.raises(WorkerError):
+        command.run(parse(*words), session.open)
+    document = json.loads(capsys.readouterr().out)
+    first, second = document["forecasts"]
+    assert (first["mode"], first["forecast_s"]) == ("eager", second["forecast_s"])
+    assert document["interrupted"]
+    assert ["torch eager" in label for label in document["unfinished"]] == [True]
+    with Store.open(readonly=True) as store:
+        assert store.runs()[0].status == "failed"
 
 
 def test_missing_rows_are_named_and_end_with_1(session, capsys):

@@ -13,6 +13,9 @@ from pydlbench.cli import main
 from pydlbench.cli.options import CommandOptions, option
 from pydlbench.cli.values import whole_number
 from pydlbench.errors import PydlbenchError, UsageError
+from pydlbench.records.schema import load_schema
+
+STEP_COMMANDS = ("step", "estimate", "breakdown", "forecast", "diagnose")
 
 
 def command(run):
@@ -63,6 +66,31 @@ def test_exit_codes(fake, capsys, error, code, err):
     fake(fail_with(error))
     assert main(["shapes"]) == code
     assert capsys.readouterr().err == err
+
+
+@pytest.mark.parametrize("kind", ["layers", "sweep", *STEP_COMMANDS])
+def test_an_interruption_before_a_run_begins_is_a_json_object(kind, tmp_path, monkeypatch):
+    (tmp_path / "s.toml").write_text('[[layers]]\nshape = "conv3"\n')
+    words = {"layers": ["--shape", "conv3"], "sweep": [str(tmp_path / "s.toml")]}
+    monkeypatch.setattr("pydlbench.cli.measuring.measure", interrupt)
+    path = tmp_path / "document.json"
+    assert main([kind, *words.get(kind, ["mnist"]), "--json", str(path)]) == 130
+    document = json.loads(path.read_text())
+    assert (document["kind"], document["interrupted"], document["unfinished"]) == (kind, True, [])
+    validator = pytest.importorskip("jsonschema").Draft202012Validator(load_schema(kind))
+    assert [*validator.iter_errors(document)] == []
+
+
+def test_an_interruption_before_a_run_goes_on_leaves_its_document(tmp_path, monkeypatch):
+    monkeypatch.setattr("pydlbench.cli.measuring.measure", interrupt)
+    path = tmp_path / "document.json"
+    path.write_text("kept")
+    assert main(["step", "mnist", "--resume", "last", "--json", str(path)]) == 130
+    assert path.read_text() == "kept"
+
+
+def interrupt(*_, **__):
+    raise KeyboardInterrupt
 
 
 def test_code_of_the_command_is_passed_on(fake):
