@@ -472,11 +472,13 @@ def _summary(file: SweepFile, results: Results) -> list[Block]:
     times = {
         _label(outcome): time["median"]
         for outcome in results.outcomes
-        if isinstance(time := outcome.document.get("time_s"), Mapping)
+        for name in ("time_s", "measured_s")
+        if isinstance(time := outcome.document.get(name), Mapping)
     }
-    first = [f"{_count(results.outcomes)}, run {results.run.id}"]
+    first = [f"{_count(results.outcomes)} measured"]
     if longest := max(times, key=times.__getitem__, default=None):
-        first[0] += f"; {longest} takes longest: {format_seconds(times[longest])}"
+        of = f"of {_count(results.outcomes)}"
+        first = [f"{longest} takes longest {of}: {format_seconds(times[longest])}"]
     if results.where is not None:
         first.append(f"next: pydlbench report {results.run.id}{results.where} -o sweep.html")
     return [Headline(first), *blocks, Lines(reasons, alarm=True)]

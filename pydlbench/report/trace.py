@@ -44,6 +44,8 @@ MAX_REASONS: Final = 4
 IDLE_SHARE: Final = 0.5
 #: Such an idle share of a recording without marks of steps is no step's: it has start-up in it.
 UNMARKED_IDLE_SHARE: Final = 0.9
+#: Operators and kernels of a compiler or of a library that are fused already.
+_FUSED: Final = re.compile("fused|generated kernels")
 #: A reason that begins with the operator that has no limit.
 _REASON: Final = re.compile(r"(\S+): ([^:]*)")
 _MARK_STEPS: Final = (
@@ -68,7 +70,7 @@ _REMEDIES: Final = {
     "data movement": "avoid the copies: keep one layout and type, and operands contiguous",
     "norm": "use a fused kernel for the norm, or torch.compile",
     "reduction": "fuse the reductions with what reads their results (torch.compile)",
-    "softmax": "use fused attention, which never writes the scores",
+    "softmax": "use scaled_dot_product_attention, which never writes the scores",
     "optimizer": "use a fused optimizer (fused=True)",
     "product": "try a lower precision, larger batches, or sizes that are multiples of 64",
     "convolution": "try channels_last, and on a GPU cudnn.benchmark",
@@ -153,12 +155,23 @@ def conclusion(ledger: StepLedger) -> str:
         )
     whole = dominant.seconds / dominant.share
     remedy = _REMEDIES.get(dominant.name, "") if ledger.source.startswith("PyTorch") else ""
+    if "fuse" in remedy and not _can_be_fused(ledger, calls):
+        remedy = "a lower precision moves fewer bytes; there is nothing more to fuse"
     took = format_seconds(category.limit_s + category.above_limit_s)
     between = f"the {format_seconds(whole)} between this step and its limit"
     return (
         f"{name} kernels take {took} where their limit is {format_seconds(category.limit_s)}: "
         f"{seconds} of {between}; {kernels}{where}{f'. Next: {remedy}' if remedy else ''}."
     )
+
+
+def _can_be_fused(ledger: StepLedger, calls: Sequence[LedgerCall]) -> bool:
+    """Whether some calls could be fused: most are not yet, and there are others to fuse with."""
+    done = (call for call in calls if _FUSED.search(f"{call.operator} {call.kernel}"))
+    fused_s = sum(call.seconds for call in done)
+    several = (row for row in ledger.categories if "fuse" in _REMEDIES.get(row.category, ""))
+    kernels = sum(row.kernels for row in several)
+    return kernels > 1 and fused_s < sum(call.seconds for call in calls) / 2
 
 
 def _figures(ledger: StepLedger) -> list[Figure]:

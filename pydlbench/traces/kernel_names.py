@@ -49,7 +49,7 @@ _PATTERNS: Final = tuple(
         (
             "data movement",
             (
-                r"copy|cat_?array|concat|transpose|permute|nchwtonhwc|nhwctonchw|convert"
+                r"copy|clone|cat_?array|concat|transpose|permute|nchwtonhwc|nhwctonchw|convert"
                 r"|(?<!broad)cast|to_copy|batched_?transpose|quantize(?!d)|fill"
             ),
         ),

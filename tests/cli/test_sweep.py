@@ -9,6 +9,9 @@ from said import says
 
 from pydlbench.errors import PrimitiveError
 from pydlbench.store.store import Store
+from pydlbench.units import format_seconds
+
+TIMES = ("time_s", "measured_s")
 
 
 def test_everything_is_one_run_with_its_samples(file, capsys):
@@ -22,7 +25,9 @@ def test_everything_is_one_run_with_its_samples(file, capsys):
     assert found[0].samples == (1e-3, 2e-3)
     assert len({entry.key for entry in found}) == len(found)
     out, err = capsys.readouterr()
-    assert says(out.splitlines()[0], "rows", "takes longest")
+    found = [entry.document for entry in found]
+    times = [each[name]["median"] for each in found for name in TIMES if each.get(name)]
+    assert says(out.splitlines()[0], "takes longest of", "rows", format_seconds(max(times)))
     assert "everything" in out.splitlines()
     assert re.search(r"\[\[layers\]\]  6 rows in [\d.]+ m?s\b", out)
     assert says(out, "mnist", "batch 8", "forward", "fp32", "torch eager")

@@ -8,7 +8,7 @@ from pydlbench.analysis.ledger import ledger_of
 from pydlbench.devices.gpu.cards import card_named
 from pydlbench.report.figures.roofline import recorded_roofline
 from pydlbench.report.text import as_markdown
-from pydlbench.report.trace import trace_report
+from pydlbench.report.trace import conclusion, trace_report
 from pydlbench.traces.files import read
 
 CARD = card_named("NVIDIA H100 80GB HBM3")
@@ -56,6 +56,29 @@ def test_the_first_screen_says_what_dominates_and_what_to_do(report, events, sho
     text = report(events)
     assert shown in text
     assert hidden not in text
+
+
+def added(kernel, count):
+    """Element-wise kernels that are far above their limit."""
+    return [
+        each
+        for number in range(1, count + 1)
+        for each in launched("aten::add", kernel, 300 * number, 300 * number, 250, number, **ADD)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "count", "fuses"),
+    [
+        ("vectorized_elementwise_kernel", 2, True),
+        ("vectorized_elementwise_kernel", 1, False),
+        ("triton_poi_fused_add_mul_0", 2, False),
+    ],
+)
+def test_fusing_is_advised_only_where_there_are_kernels_to_fuse(tmp_path, kernel, count, fuses):
+    ledger = ledger_of(read(write(tmp_path / "trace.json", added(kernel, count))), "t", card=CARD)
+    assert ledger.dominant.name == "element-wise"
+    assert ("torch.compile" in conclusion(ledger)) == fuses
 
 
 def test_calls_are_marks_below_the_roofs_of_the_card(tmp_path):

@@ -385,6 +385,7 @@ def test_an_operator_of_a_cpu_that_works_itself_keeps_its_own_time(recorded):
         ("triton_poi_fused_add_mul_0", "element-wise", None),
         ("triton_red_fused_add_mean_mul_pow_rsqrt_0", "norm", None),
         ("triton_per_fused__softmax_3", "softmax", None),
+        ("aten.clone", "data movement", None),
         ("unheard_of", "other", "unheard_of"),
     ],
 )  # fmt: skip
