@@ -233,8 +233,11 @@ def is_worth_more(steps: Series, further: int) -> bool:
         interval = median_interval([*seconds, *[steps.median] * more])
         return interval is not None and interval.high - interval.low <= _MAX_WIDTH * steps.median
 
-    disturbed = steps.visits[-1].round in disturbances_by_round([steps])
-    return not (disturbed or is_narrow(0)) and is_narrow(further)
+    return (
+        steps.visits[-1].round not in disturbances_by_round([steps])
+        and is_narrow(further)
+        and not is_narrow(0)
+    )
 
 
 def why_negligible(bound_s: float, steps: Series) -> str:
@@ -808,9 +811,8 @@ class _Rounds:
 
     def _shared_with_calls(self, errors: Mapping[Hashable, PydlbenchError]) -> bool:
         """Whether the traced step was in one process with calls alone, which have failed."""
-        if self.calls is None or not self._shares_process:
-            return False
-        return ALONE in errors or all(subject.key != ALONE for subject in self._subjects)
+        remaining = {subject.key for subject in self._subjects} - errors.keys()
+        return self.calls is not None and self._shares_process and ALONE not in remaining
 
     def _trace_anew(self) -> None:
         """Prepare the traced step once more, without calls alone."""
@@ -829,9 +831,7 @@ class _Rounds:
             key: key of the subject.
             number: number of the round, counted from the first that visits all subjects.
         """
-        if key == LOG:
-            return number % _LOG_PERIOD == 0
-        return self._bench.native.is_due(key, number)
+        return (key != LOG or number % _LOG_PERIOD == 0) and self._bench.native.is_due(key, number)
 
 
 # --- the record -----------------------------------------------------------------------------------

@@ -227,11 +227,12 @@ def _mean(rows: Collection[Sequence[float]]) -> list[float]:
 def _shares(visit: Visit, parts: int) -> list[float]:
     """Return each part's share of its traced step, the mean over a visit."""
     _check_parts(visit, parts)
-    rows = [
-        [seconds / step_s for seconds in each]
-        for each, step_s in zip(visit.parts, visit.seconds, strict=True)
-    ]
-    return _mean(rows)
+    return _mean(
+        [
+            [seconds / step_s for seconds in each]
+            for each, step_s in zip(visit.parts, visit.seconds, strict=True)
+        ]
+    )
 
 
 def _seconds(visit: Visit, parts: int) -> list[float]:

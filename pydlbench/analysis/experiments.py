@@ -435,8 +435,11 @@ def _beside_kept(table: SampleTable) -> _BesideKept | None:
     )
     common = [number for number in own if number in calls_s and number in kept_calls_s]
     # Earlier rounds were without it, and further ones have the step only.
-    traced = [number for number in table.series(TRACED).by_round() if number >= min(own, default=0)]
-    counted = {number: counted[number] for number in traced if number in counted}
+    counted = {
+        number: counted[number]
+        for number in table.series(TRACED).by_round().keys() & counted.keys()
+        if number >= min(own, default=0)
+    }
     if not counted or len(common) < max(1, len(counted) - 1):
         return None
     faults = median(counted.values())

@@ -171,12 +171,11 @@ class NativeLayers:
             if row.ok and row.roofline is not None and row.roofline.efficiency > _ABOVE_LIMIT
             if without_sides(spec.layer.kind) in _WITH_FEWER_FLOPS
         }
-        if not faster:
-            return []
         words = ", ".join(f"{problem} {ratio:.1f}x" for problem, ratio in faster.items())
-        return [
+        note = (
             f"limits count the FLOPs of direct convolutions; native ones that are faster: {words}"
-        ]
+        )
+        return [note] if faster else []
 
     def _subjects(self, policy: Policy, prepared: dict[KernelSpec, Prepared]) -> Iterator[Subject]:
         """Yield layers with a time; kernels that stay prepared are removed from ``prepared``."""
@@ -234,11 +233,9 @@ class NativeLayers:
 
     def _stays(self, spec: KernelSpec, row: Measurement) -> bool:
         """Whether a kernel stays prepared over the rounds; if so, reserve its memory."""
-        if not spec.on_gpu:
-            return False
         elements = sum(spec.layer.operands(spec.pass_).values())
         needed = elements * ITEM_BYTES[spec.precision] + (row.workspace_bytes or 0)
-        if needed > self._room_bytes:
+        if not spec.on_gpu or needed > self._room_bytes:
             return False
         self._room_bytes -= needed
         return True

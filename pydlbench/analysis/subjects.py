@@ -52,10 +52,9 @@ class TracedStep:
         On a GPU the parts of a sample are its calls, its gaps, and the host in each call.
         """
         plain = self.plain or self.way == "stamps" or len(self.rounds) < _PLAIN_VISITS
-        request = msgspec.structs.replace(
-            request, timing=self.way, inner=1, touch=False, plain=plain
+        chunk = self.kernel.sample(
+            msgspec.structs.replace(request, timing=self.way, inner=1, touch=False, plain=plain)
         )
-        chunk = self.kernel.sample(request)
         rounds = Rounds.of_seconds(chunk.seconds, self.calls, self.gaps, plain=plain)
         self.rounds.append(rounds)
         # Time stamps are of the calls in a row, not of the step, which ran beside them.
@@ -159,10 +158,11 @@ class ReadyCalls:
                 for begin in range(0, len(chunk.seconds), width)
             ]
             # A log belongs to one execution: rounds, not medians of single values.
-            if self._logging:
-                row += middle_rounds(chunk.seconds, width)
-            else:
-                row += map(median, zip(*rows, strict=True))
+            row += (
+                middle_rounds(chunk.seconds, width)
+                if self._logging
+                else map(median, zip(*rows, strict=True))
+            )
         if not chunks:
             raise UnsupportedError("no call could be prepared to run alone")
         if self.names and self.names != names:

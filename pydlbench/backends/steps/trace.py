@@ -281,8 +281,9 @@ class TracedSteps:
             with HostCounters(self._cpus) as account:
                 for _ in range(request.samples):
                     seconds += self._round(trace, plain=request.plain)
-        steps = request.samples * (1 + request.plain)
-        return account.chunk(seconds, faults=account.faults / steps)
+        return account.chunk(
+            seconds, faults=account.faults / (request.samples * (1 + request.plain))
+        )
 
     def _round(self, trace: Callable[[], StepTrace], *, plain: bool) -> list[float]:
         first = self._order.random() < 0.5
