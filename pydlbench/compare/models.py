@@ -15,7 +15,7 @@ from pydlbench.compare.rows import Matching, Pair, side_of_documents
 from pydlbench.compare.statistics import judge, scatter_of_means, weighted_spread
 from pydlbench.records.agreement import ModelChange, StepAgreement
 from pydlbench.records.run import RunRecord
-from pydlbench.records.step import StepRecord
+from pydlbench.records.step import StepRecord, options_text
 from pydlbench.runner.claimed_times import FEWER_FLOPS, beyond_roof
 from pydlbench.steps.traced import limit_of_module
 from pydlbench.timing.statistics import median
@@ -122,8 +122,12 @@ def compare_models(
         margin: ratios within 1 +- this count as the same; None for the default.
     """
     first, second = records
+    labels = (
+        f"{each.label} {options_text(each.options)}".rstrip() for each in (first.spec, second.spec)
+    )
     sides = [
-        side_of_documents(record.spec.label, run, steps=[record.to_dict()]) for record in records
+        side_of_documents(label, run, steps=[record.to_dict()])
+        for label, record in zip(labels, records, strict=True)
     ]
     a, b = first.rounds_s, second.rounds_s
     # Steps that were stored without the ratios of adjacent samples have those of their medians.

@@ -14,6 +14,7 @@ import functools
 import itertools
 import operator
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -98,6 +99,15 @@ def name_kernels() -> None:
     import torch._inductor.config as inductor  # takes as long as NumPy
 
     inductor.cpp.enable_kernel_profile = True
+
+
+def has_compiled() -> bool:
+    """Whether ``torch.compile`` has compiled anything in this process, a user's code for example.
+
+    A recording sees the calls that were compiled, since PyTorch compiles nothing meanwhile.
+    """
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    return dynamo is not None and dynamo.counters["stats"]["unique_graphs"] > 0
 
 
 def tracer(

@@ -143,7 +143,7 @@ class TorchSubject(StepModel):
         runtime = TorchRuntime(torch.device(self.spec.device).index) if self.spec.on_gpu else None
         # It has run; without gradients and an optimizer it has nothing more to create.
         recorded = self.record(ran=self.spec.mode == "eager" and not self.spec.backward)
-        if self.spec.mode == "compiled":
+        if self.spec.mode == "compiled" or compiled_trace.has_compiled():
             return compiled_trace.tracer(recorded.recording, run, runtime, self.batch)
         recording, notes = (recorded.recording, ()) if self.spec.own is None else recorded.twice()
         tracer = profiled.tracer(recording, run, runtime)

@@ -7,6 +7,7 @@ that are on the device already. The model is a black box.
 import contextlib
 import inspect
 import random
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -26,6 +27,7 @@ from pydlbench.backends.steps.user_code import user_code_errors, user_line
 from pydlbench.backends.steps.user_model import DRAWS, MU, RATE, Tensors, UserModel
 from pydlbench.backends.torch.dispatch import DispatchMode, unpatched
 from pydlbench.backends.torch.settings import DTYPES
+from pydlbench.backends.torch.steps.compiled_trace import has_compiled, name_kernels
 from pydlbench.backends.torch.steps.recording import Naming, by_module
 from pydlbench.backends.torch.steps.signature import strided
 from pydlbench.backends.torch.steps.state import KeptState
@@ -149,6 +151,8 @@ class UserTorchModel(UserModel, TorchSubject):
             whole = spec.cast == "whole" and spec.precision not in ("fp32", "tf32")
             self._dtype = DTYPES[spec.precision] if whole else None
             self.module = self.model.to(spec.device, self._dtype)
+            if "torch._inductor" in sys.modules:  # the user's code compiles
+                name_kernels()
             self._check_names()
             self.arguments, self.keywords = pytree.tree_map_only(
                 torch.Tensor, self._put, self.given(given)
@@ -222,7 +226,11 @@ class UserTorchModel(UserModel, TorchSubject):
             called = torch.compile(self.module, dynamic=False)
 
         def computed(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Any, Any]:
-            output = called(*arguments, **keywords)
+            # What the user's code compiles, too: PyTorch would never run the compiled code again
+            # after a call in a dispatch mode.
+            own = eager and has_compiled()
+            with torch.compiler.set_stance("force_eager") if own else contextlib.nullcontext():
+                output = called(*arguments, **keywords)
             return output, None if kind == "none" else (self._loss or self._checked_loss)(output)
 
         return computed

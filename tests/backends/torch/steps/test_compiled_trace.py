@@ -17,6 +17,7 @@ from pydlbench.backends.torch.steps.compiled_trace import (  # noqa: E402 - need
 )
 from pydlbench.backends.torch.steps.recording import by_module, record  # noqa: E402 - needs torch
 from pydlbench.records.step import StepPreparation, StepSpec  # noqa: E402 - needs torch
+from pydlbench.records.user_model import UserModelSpec  # noqa: E402 - needs torch
 from pydlbench.timing.chunk import ChunkRequest  # noqa: E402 - needs torch
 
 KERNEL = "graph_0_cpp_fused_relu_0"
@@ -48,6 +49,26 @@ def test_a_compiled_step_is_traced_and_is_not_compiled_anew_for_it(backend):
     ).seconds
     assert len(calls_s) == len(trace.calls)
     assert 0 < sum(calls_s) <= traced_s
+
+
+@pytest.mark.deep
+@pytest.mark.filterwarnings("default")  # of the compiler's
+def test_a_step_whose_code_compiles_it_is_traced_as_it_was_compiled(backend, tmp_path):
+    file = tmp_path / "compiles.py"
+    file.write_text(
+        "import torch\n"
+        "def build():\n"
+        "    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU())\n"
+        "    return torch.compile(model), torch.randn(4, 8)\n",
+        encoding="utf-8",
+    )
+    spec = StepSpec(model=f"{file}:build", own=UserModelSpec())
+    kernel = request_step(backend, spec.to_dict(), StepPreparation(checks=False).to_dict())
+    trace = kernel.trace()
+    assert trace.compiled
+    operators = [call.operator for call in trace.calls]
+    assert [name for name in operators if name.startswith("cpp_fused")]
+    assert "aten.relu" not in operators
 
 
 def event(name, begin_ns, length_ns, shapes=(), thread=1, numbers=()):
