@@ -86,6 +86,8 @@ def comment_riddles(sources):
     """Return the comments that begin as a riddle does; following lines are not counted."""
     riddles = []
     for name, source in sources.items():
+        if not RIDDLE.search(source):
+            continue
         previous = -1
         for token in tokenize.generate_tokens(io.StringIO(source).readline):
             if token.type == tokenize.COMMENT:
