@@ -11,11 +11,13 @@ import dataclasses
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import msgspec
 import numpy as np
 from invented_rows import row_of, time_of
 
+from pydlbench.backends import host_clock
 from pydlbench.backends.steps import requests
 from pydlbench.backends.steps.device import (
     GAPS,
@@ -287,7 +289,8 @@ class Kernel:
         self.gpu.running = "graph" if request.timing == "cuda-graph" else self.running
         if self.running == "chain":
             self.gpu.running = "chain"
-        return self.made.sample(request)
+        with mock.patch.object(host_clock, "_NOW", self.gpu.now):
+            return self.made.sample(request)
 
     def trace(self) -> TraceFacts:
         return self.made.trace()

@@ -248,7 +248,7 @@ class StepClock(HostClock):
         watcher: Watcher | None = None,
     ) -> None:
         super().__init__(operator, cpus, guard, watcher)
-        self._call, self._device, self._now = operator.call, runtime, runtime.now
+        self._call, self._device = operator.call, runtime
         self._graph: DeviceWork | None = None
 
     def time_samples(self, request: ChunkRequest) -> Chunk:
