@@ -226,8 +226,7 @@ class UserTorchModel(UserModel, TorchSubject):
             called = torch.compile(self.module, dynamic=False)
 
         def computed(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Any, Any]:
-            # What the user's code compiles, too: PyTorch would never run the compiled code again
-            # after a call in a dispatch mode.
+            # After a call in a dispatch mode, PyTorch never runs the user's compiled code again.
             own = eager and has_compiled()
             with torch.compiler.set_stance("force_eager") if own else contextlib.nullcontext():
                 output = called(*arguments, **keywords)
