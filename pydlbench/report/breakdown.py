@@ -20,6 +20,7 @@ from pydlbench.report.blocks import (
     largest_loss,
 )
 from pydlbench.report.columns import device_name, step_heading
+from pydlbench.report.estimate import refused_line
 from pydlbench.report.figures.bars import Bar, Part, bars, waterfall
 from pydlbench.report.module_tree import (
     call_tree,
@@ -83,11 +84,7 @@ def breakdown_report(
             records.append(BreakdownRecord.from_dict(document))
             blocks += _blocks(run, records[-1], explain=explain)
         else:
-            who = f"{document['framework']} {document['mode']}"
-            words = f"{document['model']}  {document['phase']}  {who}"
-            blocks.append(
-                Lines([f"{words}  {document['status']}: {document['reason']}"], alarm=True)
-            )
+            blocks.append(Lines([refused_line(document)], alarm=True))
     if len(records) > 1:
         levels = " ".join(f"levels.{name}.median={name}" for name in LEVELS)
         scale = Scale.fit(max(record.measured.median for record in records))

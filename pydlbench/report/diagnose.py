@@ -3,14 +3,13 @@
 import shlex
 from collections.abc import Iterator, Sequence
 
-from pydlbench.backends import capabilities
 from pydlbench.grouping import group_by
 from pydlbench.records.diagnosis import Cause, Diagnosis, Finding
 from pydlbench.records.run import RunRecord
 from pydlbench.records.step import step_words
 from pydlbench.records.user_model import rate_unit
 from pydlbench.report.blocks import Block, Facts, Figure, Heading, Headline, Lines
-from pydlbench.report.columns import device_name
+from pydlbench.report.columns import device_name, step_heading
 from pydlbench.report.figures.bars import Bar, bars
 from pydlbench.units import (
     format_seconds,
@@ -76,15 +75,7 @@ def savings_figure(findings: Sequence[Finding]) -> list[Figure]:
 def what(run: RunRecord, diagnosis: Diagnosis) -> list[str]:
     """Return the lines of the heading: the step, the machine, the step's time."""
     step = diagnosis.step
-    spec, time = step.spec, step.time
-    who = " ".join(filter(None, (step.library or spec.framework, str(spec.mode))))
-    layout = {"nhwc": "channels last", "nchw": "NCHW"}.get(spec.layout, "layouts as built")
-    chosen = capabilities.declaration(spec.framework).steps.layout_words
-    first = (
-        *(spec.model, f"batch {spec.batch}", spec.phase, spec.precision),
-        *(f"{name}={value}" for name, value in spec.options.items()),
-        f"{who}, {layout}" if chosen else who,
-    )
+    time = step.time
     second = [device_name(run.device)]
     if step.threads:
         second.append(quantity(step.threads, "thread"))
@@ -96,8 +87,9 @@ def what(run: RunRecord, diagnosis: Diagnosis) -> list[str]:
         half = f" +- {percent(time.half_width)}" if whole else " in one process"
         second.append(f"step {format_seconds(time.median)}{half}, n = {time.n}{_beside(diagnosis)}")
     if step.images_per_s:
-        second.append(f"{per_second(step.images_per_s)} {rate_unit(spec.own)}")
-    return ["  ".join(first), "  ".join(second)]
+        second.append(f"{per_second(step.images_per_s)} {rate_unit(step.spec.own)}")
+    first = step_heading(step.spec, step.library or step.spec.framework, step.types)
+    return [first, "  ".join(second)]
 
 
 def _beside(diagnosis: Diagnosis) -> str:

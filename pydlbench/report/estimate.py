@@ -351,7 +351,7 @@ def _blocks(run: RunRecord, document: Mapping[str, Any], explain: bool) -> list[
 
 
 def refused_line(document: Mapping[str, Any]) -> str:
-    """Return why there is no forecast of a step."""
+    """Return why there is no forecast, or no breakdown, of a step."""
     batch = [f"batch {document['batch']}"] if document["batch"] is not None else []
     words = [document["model"], *batch, document["phase"]]
     words += [document["precision"], f"{document['framework']} {document['mode']}"]

@@ -14,6 +14,7 @@ from pydlbench.records.trace import CallInContext, Dominant, Tracing
 from pydlbench.report.blocks import Block, Details, Lines, TableBlock
 from pydlbench.report.columns import MAX_RIVALS
 from pydlbench.report.figures.bars import Bar, bars
+from pydlbench.report.verdicts import share_text
 from pydlbench.steps.traced import limit_of_module
 from pydlbench.timing.statistics import sum_known
 from pydlbench.traces.kernel_names import category_of
@@ -346,14 +347,6 @@ def _part(name: str, calls: Sequence[CallInContext]) -> str:
     return f"{name}: {format_seconds(seconds)}, {percent(share)}"
 
 
-def dominant_text(dominant: Dominant, whole: str) -> str:
-    """Return the dominant module with its share: ``dominated by fc: 21 % of the step``."""
-    text = f"dominated by {dominant.name}: {percent(dominant.share)} of {whole}"
-    if dominant.ci_low is None or dominant.ci_high is None:
-        return text
-    return f"{text} (95 % {percent(dominant.ci_low)} .. {percent(dominant.ci_high)})"
-
-
 def _dominates(
     dominant: Dominant, calls: Sequence[CallInContext], parts: Sequence[ModulePart]
 ) -> str:
@@ -363,7 +356,7 @@ def _dominates(
         held = "" if part.of_limit is None else f", of which its limit is {percent(part.of_limit)}"
         text = f"dominated by {part.name}: {percent(part.share)} of the step{held}"
         return f"{text}; its slowest call: {part.slowest}"
-    text = dominant_text(dominant, "the step")
+    text = f"dominated by {dominant.name}: {share_text(dominant)} of the step"
     own = [call for call in calls if call.module == dominant.name]
     slowest = max(own, key=lambda call: call.in_context_s)
     if len(own) > 1:

@@ -71,7 +71,7 @@ def test_modules_are_shown_with_their_limit_and_slowest_call():
         pytest.approx((0.0, 0.7)),
         pytest.approx((0.7, 0.1)),
     ]
-    assert "conv2: 70 % of the step (95 % 68 % .. 73 %)" in sentence.lines[0]
+    assert "conv2: 70 % (95 % 68 .. 73) of the step" in sentence.lines[0]
     assert "not to be told" not in sentence.lines[0]
     assert "between calls 20.0 ms, 20 %" in rest.lines[0]
     following = next_line(record_of())

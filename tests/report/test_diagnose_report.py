@@ -60,7 +60,7 @@ def test_a_finding_in_full(run_record):
     first, following, *lines = text.replace("\n\n", "\n").splitlines()
     assert says(first, "slow operators", "25 %")
     assert following.startswith("next: pydlbench")
-    assert says(lines[0], "alexnet-owt", "batch 32", "forward", "fp32", "lrn=off", "torch 2.13")
+    assert says(lines[0], "alexnet-owt", "lrn=off", "batch 32", "forward", "fp32", "torch 2.13")
     assert says(
         lines[1], "Invented 9000", "2 threads", "200 ms", "in one process", "12", "160 images/s"
     )
