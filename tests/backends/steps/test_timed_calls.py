@@ -45,7 +45,6 @@ def tiny():
     ("framework", "mode", "phase"),
     [
         ("torch", "compiled", "training"),
-        ("torch", "compiled", "forward"),
         pytest.param("tensorflow", "graph", "forward", marks=pytest.mark.deep),
         pytest.param("tensorflow", "graph", "training", marks=pytest.mark.deep),
         ("tensorflow", "xla", "training"),

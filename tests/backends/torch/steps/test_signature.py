@@ -70,6 +70,13 @@ def test_every_distinct_call_of_the_odd_step_runs_alone(odd):
             assert all(bool(x.isfinite().all()) for x in floats), text
 
 
+def test_inference_normalises_by_variances_that_have_a_root():
+    running = [torch.empty(64) for _ in range(4)]
+    normalised = aten._native_batch_norm_legit_no_training.default
+    text = text_of(normalised, torch.empty(2, 64, 4, 4), *running, 0.1, 1e-5)
+    assert CallOperator(parse(text), "cpu").call()[0].isfinite().all()
+
+
 def test_saved_state_is_made_by_its_forward_pass():
     image, small = torch.empty(1, 2, 4, 4), torch.empty(1, 2, 2, 2)
     indices = torch.empty(1, 2, 2, 2, dtype=torch.int64)
