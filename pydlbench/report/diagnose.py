@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 
 from pydlbench.grouping import group_by
-from pydlbench.records.diagnosis import Cause, Diagnosis, Finding
+from pydlbench.records.diagnosis import Cause, Diagnosis, Finding, Tried
 from pydlbench.records.run import RunRecord
 from pydlbench.records.step import step_words
 from pydlbench.records.user_model import rate_unit
@@ -49,15 +49,17 @@ def diagnosis_report(run: RunRecord, diagnosis: Diagnosis) -> list[Block]:
         *savings_figure(diagnosis.findings),
         *findings,
         Lines([OVERLAPS] if overlap else []),
-        *(
-            Lines(
-                [f"{attempt.what} ({attempt.problem}): {attempt.result}" for attempt in some],
-                listed=True,
-                title=f"{name}:",
-            )
-            for name, some in tried
-        ),
+        *(Lines(_attempts(some), listed=True, title=f"{name}:") for name, some in tried),
         Lines([f"note: {note}" for note in merge_notes(diagnosis.notes)], listed=True),
+    ]
+
+
+def _attempts(attempts: Sequence[Tried]) -> list[str]:
+    """Return a line for each result, after the changes that had it."""
+    by_result = group_by(attempts, lambda attempt: attempt.result)
+    return [
+        f"{'; '.join(f'{each.what} ({each.problem})' for each in alike)}: {result}"
+        for result, alike in by_result.items()
     ]
 
 

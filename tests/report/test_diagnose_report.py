@@ -123,3 +123,15 @@ def test_nothing_found_is_said(run_record):
     text = render_diagnosis(run_record, diagnosis(tried=tried))
     assert says(text, "1 %", "1 experiment")
     assert says(text, "the step with nchw", "layout", "takes 3 ms longer")
+
+
+def test_changes_with_the_same_result_are_one_line(run_record):
+    late = [Tried(what=name, problem="p", result="no time", ran=False) for name in ("one", "two")]
+    other = Tried(what="three", problem="p", result="no room", ran=False)
+    (lines,) = (
+        block.lines
+        for block in diagnosis_report(run_record, diagnosis(untried=(late[0], other, late[1])))
+        if getattr(block, "title", "") == "not tried:" and block.lines
+    )
+    assert len(lines) == 2
+    assert says(lines[0], "one", "two", "no time")
