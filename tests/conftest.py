@@ -54,6 +54,9 @@ with pytest.MonkeyPatch.context() as _environment:
     with contextlib.suppress(ImportError):
         importlib.import_module("pydlbench._cpu")
 
+# Nearly all that is imported and collected lives to the end: until then no search for garbage.
+gc.disable()
+
 # How long an example takes is the machine's, and no test's.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
@@ -107,6 +110,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish() -> None:
     """Spare each search for garbage what lives to the end: tests, and the frameworks' modules."""
+    gc.enable()
     gc.collect()
     gc.freeze()
 
