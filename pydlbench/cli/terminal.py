@@ -50,8 +50,9 @@ def sigterm_interrupts() -> Iterator[list[int]]:
     def interrupt(number: int, frame: FrameType | None) -> None:
         received.append(number)
         handler = signal.getsignal(signal.SIGINT)
-        if callable(handler):
-            handler(signal.SIGINT, frame)
+        # A shell lets its background commands ignore SIGINT.
+        interrupt_of = handler if callable(handler) else signal.default_int_handler
+        interrupt_of(signal.SIGINT, frame)
 
     replaced = (
         threading.current_thread() is threading.main_thread()
