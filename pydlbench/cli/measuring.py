@@ -81,7 +81,7 @@ def answer(
             blocks,
             markdown=lambda: [*blocks(), run_lines(results.run)],
             csv=None if csv is None else lambda: csv(results),
-            warnings=warnings(results),
+            warnings=warnings(results) if results.outcomes else (),
         )
 
     return measure(args, kind, tasks, show, **keywords)
