@@ -23,7 +23,14 @@ from pydlbench.backends.frameworks import shared_kernel
 from pydlbench.backends.frameworks.verdicts import judge
 from pydlbench.errors import RefusedKernelError
 from pydlbench.records.measurement import KernelSpec, Measurement
-from pydlbench.runner.claimed_times import FEWER_FLOPS, ClaimedTimes, beyond_roof, undisturbed_s
+from pydlbench.runner.claimed_times import (
+    FEWER_FLOPS,
+    MIN_SAMPLES,
+    MIN_UNEVEN,
+    ClaimedTimes,
+    beyond_roof,
+    undisturbed_s,
+)
 from pydlbench.timing.chunk import Chunk, ChunkRequest, merged
 from pydlbench.timing.statistics import median
 from pydlbench.verification.inputs import make_inputs
@@ -113,6 +120,7 @@ class AuditedKernel(RemoteKernel[KernelFacts]):
         left, chunks = min(request.samples, _MAX_SAMPLES), []
         # The first sample after a pause wakes threads up; it is compared, and not kept.
         first = int(request.untimed > 0 and self._shared.slots > 1)
+        largest = min(max(first + left, MIN_SAMPLES), self._shared.slots)
         while left:
             count = min(left, self._shared.slots - first)
             chunk = self._take(msgspec.structs.replace(request, samples=first + count))
@@ -120,10 +128,11 @@ class AuditedKernel(RemoteKernel[KernelFacts]):
             chunks.append(msgspec.structs.replace(chunk, seconds=seconds, enqueue_s=enqueue_s))
             left -= count
         whole = merged(chunks)
-        last = msgspec.structs.replace(request, samples=len(chunk.seconds))
-        while self._claimed.undecided:
-            self._take(last)
+        for _ in range(MIN_UNEVEN):
+            if self._claimed.undecided:
+                chunk = self._take(msgspec.structs.replace(request, samples=largest))
         if not self._spec.on_gpu:  # its clock leaves out the start of a kernel, a loop does not
+            last = msgspec.structs.replace(request, samples=len(chunk.seconds))
             self._claimed.check_loop(
                 *(self.worker, super().sample, last, whole, self._elapsed_s, 2 * self._bytes)
             )

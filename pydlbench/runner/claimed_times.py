@@ -35,20 +35,24 @@ _LOOP_OVERHEADS: Final = 8
 _MAX_SHORTER: Final = 20
 # An execution in a loop may take this many times the claimed one. If one takes longer, loops and
 # requests follow in turn until a loop is as fast, at most so many: neighbours prolong half of the
-# loops of a second, and hardly ever all of them and no request.
+# loops of a second, and hardly ever all of them and no request. Loops of large operands last for
+# seconds: after this time none follows, unless there are fewer than the least number of requests.
 _MAX_LOOP_FACTOR: Final = 1.25
 _MAX_LOOPS: Final = 10
+_LOOPS_S: Final = 10.0
 # After the first loop of a process, loops take this share of the time of the requests; the system
 # draws the requests that they follow.
 _LOOPED: Final = 0.1
-# Largest use of CPUs by other processes during a loop that is compared with requests, as a share of
-# its time: they prolong it, and an honest loop waits for longer than they use.
+# Largest use of the worker's CPUs by other processes during a loop that is compared with requests,
+# as a share of its time: they prolong it, and an honest loop waits for longer than they use.
 _MAX_OTHERS: Final = 0.2
+# Fields of /proc/PID/stat, after the name: times of children that have ended.
+_ENDED: Final = slice(16 - 3, 17 - 2)
 # Samples of a request may take this many times their median, besides the time to wake threads up.
 _MAX_UNEVEN: Final = 1.5
-_MIN_SAMPLES: Final = 3
+MIN_SAMPLES: Final = 3
 # In half of the requests threads wake up late if others use the CPUs.
-_MIN_UNEVEN: Final = 10
+MIN_UNEVEN: Final = 10
 _WAKE_S: Final = 5e-4
 _DRAW: Final = random.SystemRandom().random
 #: Winograd and FFT convolutions and Strassen's products need this many times fewer FLOPs than their
@@ -86,14 +90,19 @@ def undisturbed_s(worker: Worker) -> float:
 
 
 def others_s(worker: Worker) -> float:
-    """Return the CPU time that neither this process nor the worker's have used so far."""
-    busy, _ = cpu_ticks({"cpu"})
+    """Return the time of the worker's CPUs that neither this process nor its own have used so far.
+
+    A child that has ended counts as soon as its parent has waited for it.
+    """
+    ticks, _ = cpu_ticks({f"cpu{cpu}" for cpu in worker.cpus} or {"cpu"})
     own = time.process_time()
     for process in (worker.pid or 0, *descendants_of(worker.pid or 0)):
         with contextlib.suppress(OSError):  # it has ended
             # The identifier of a process's CPU clock, see clock_getcpuclockid(3).
             own += time.clock_gettime(~process << 3 | 2)
-    return busy / os.sysconf("SC_CLK_TCK") - own
+            fields = Path(f"/proc/{process}/stat").read_text(errors="replace").rpartition(")")[2]
+            ticks -= sum(map(int, fields.split()[_ENDED]))
+    return ticks / os.sysconf("SC_CLK_TCK") - own
 
 
 class ClaimedTimes:
@@ -135,11 +144,11 @@ class ClaimedTimes:
         Raises:
             RefusedKernelError: that is so in all requests.
         """
-        if len(seconds) < _MIN_SAMPLES:
+        if len(seconds) < MIN_SAMPLES:
             return
         middle = max(len(seconds) * median(seconds), 1e-9)
         self._uneven.append((sum(seconds) - _WAKE_S) / middle)
-        if len(self._uneven) >= _MIN_UNEVEN and min(self._uneven) > _MAX_UNEVEN:
+        if len(self._uneven) >= MIN_UNEVEN and min(self._uneven) > _MAX_UNEVEN:
             raise RefusedKernelError(
                 f"samples take {number(min(self._uneven), 2)} times their median on average: some "
                 "compute what the others return"
@@ -152,7 +161,7 @@ class ClaimedTimes:
             len(every) < least and min(every, default=0.0) > most
             for every, least, most in (
                 (self._factors, _MIN_REQUESTS, _MAX_HOST_FACTOR),
-                (self._uneven, _MIN_UNEVEN, _MAX_UNEVEN),
+                (self._uneven, MIN_UNEVEN, _MAX_UNEVEN),
             )
         )
 
@@ -198,6 +207,7 @@ class ClaimedTimes:
         loop = msgspec.structs.replace(request, samples=1, inner=inner)
         own: list[float] = []  # factors over what is claimed for the loop
         loops: list[float] = []
+        end = undisturbed_s(worker) + _LOOPS_S
         for _ in range(_MAX_LOOPS):
             begin, others = undisturbed_s(worker), others_s(worker)
             chunk = sample(loop)
@@ -209,6 +219,8 @@ class ClaimedTimes:
             least = min(loops, default=0.0)
             if max(min(own), least / min(claims)) <= _MAX_LOOP_FACTOR:
                 return
+            if len(own) >= _MIN_REQUESTS and undisturbed_s(worker) > end:
+                break
             again = sample(request).seconds
             claims.append(_mean(again[1:] or again))  # the first one wakes threads up
         if (factor := max(min(own), least / median(claims))) > _MAX_LOOP_FACTOR:

@@ -17,7 +17,8 @@ from pydlbench.backends.frameworks.shared_kernel import SharedKernel, memory_tra
 from pydlbench.errors import PydlbenchError, RefusedKernelError
 from pydlbench.ops.table import build_layer
 from pydlbench.records.measurement import KernelSpec, Roofline
-from pydlbench.runner.audited import impossible, prepare_audited
+from pydlbench.runner.audited import AuditedKernel, impossible, prepare_audited
+from pydlbench.runner.claimed_times import ClaimedTimes
 from pydlbench.runner.options import RunnerOptions
 from pydlbench.runner.session import Session
 from pydlbench.timing.chunk import Chunk, ChunkRequest
@@ -103,6 +104,40 @@ def test_threads_on_other_cpus_are_refused(name):
             audited(worker, f"{HERE / 'planted_cheats.py'}:{name}", RELU)
     finally:
         worker.discard()
+
+
+@pytest.mark.parametrize(
+    ("slots", "samples", "slow", "requests"),
+    [
+        (16, 16, 1, [16, 2, 16]),
+        (16, 16, 99, [16, 2, *(9 * [16])]),
+        (3, 3, 1, [3, 2, 3]),
+        (16, 1, 0, [2]),
+        (2, 3, 99, [2, 2, 2]),
+    ],
+)
+def test_a_request_with_a_slow_sample_is_repeated(slots, samples, slow, requests):
+    """Requests of few samples, which a remainder makes, do not say whether samples are even."""
+    kernel, taken = object.__new__(AuditedKernel), []
+    kernel._claimed, kernel._shared = ClaimedTimes(), SimpleNamespace(slots=slots)
+    kernel._spec, kernel._cut, kernel._cold = SimpleNamespace(on_gpu=True), False, False
+
+    def take(request):
+        taken.append(request.samples)
+        assert len(taken) < 20
+        first = 0.02 if len(taken) <= slow else 1e-3
+        seconds = (first, *((request.samples - 1) * [1e-3]))
+        kernel._claimed.check_even(seconds)
+        return Chunk(seconds=seconds, enqueue_s=seconds)
+
+    kernel._take = take
+    if len(requests) > 10:
+        with pytest.raises(RefusedKernelError, match="their median"):
+            kernel.sample(ChunkRequest(samples=samples, untimed=1))
+    else:
+        whole = kernel.sample(ChunkRequest(samples=samples, untimed=1))
+        assert whole.seconds == tuple(samples * [1e-3])
+    assert taken == requests
 
 
 @pytest.mark.parametrize(

@@ -5,14 +5,18 @@ The host's clock is invented: it advances with the executions of an invented pro
 
 import itertools
 import math
+import os
 import random
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
 
+from pydlbench.backends import host_clock
 from pydlbench.errors import RefusedKernelError
 from pydlbench.runner import claimed_times
-from pydlbench.runner.claimed_times import ClaimedTimes
+from pydlbench.runner.claimed_times import ClaimedTimes, others_s
 from pydlbench.timing.chunk import Chunk, ChunkRequest
 from pydlbench.timing.statistics import median
 
@@ -173,6 +177,31 @@ def test_requests_of_which_half_are_slowed_are_believed(monkeypatch, execution_s
         monkeypatch.setattr(claimed_times, "_DRAW", draw)
         process = Process(execution_s, slower=lambda _, draw=draw: 1.5 if draw() < 0.5 else 1)
         judge(monkeypatch, process, ChunkRequest(samples=1), visits=96, each=12)
+
+
+@pytest.mark.parametrize(("copied", "loops"), [(0, 10), (4 * 10**7, 8), (10**9, 4)])
+def test_loops_of_large_operands_are_fewer(monkeypatch, copied, loops):
+    taken = []
+    process = Process(0.02, 1.6, lies=lambda request: taken.append(request.inner > 1) or True)
+    with pytest.raises(RefusedKernelError, match="host's clock"):
+        judge(monkeypatch, process, copied=copied, visits=1)
+    assert sum(taken) == loops
+
+
+def test_others_are_counted_on_the_workers_cpus_without_its_ended_children(monkeypatch, tmp_path):
+    stat, ticks = tmp_path / "stat", os.sysconf("SC_CLK_TCK")
+    monkeypatch.setattr(host_clock, "_STAT", stat)
+
+    def others():
+        one = sum(os.times()[:4]) * ticks
+        stat.write_text(f"cpu  {3 * one:.0f} {'0 ' * 9}\ncpu3 {one:.0f} {'0 ' * 9}\n")
+        return others_s(SimpleNamespace(pid=os.getpid(), cpus=(3,)))
+
+    before, ended = others(), sum(os.times()[2:4])
+    spin = "import time\nwhile time.process_time() < 0.5: pass"
+    subprocess.run([sys.executable, "-c", spin], check=True)
+    assert sum(os.times()[2:4]) - ended > 0.4
+    assert others() == pytest.approx(before, abs=0.1)
 
 
 @pytest.mark.parametrize("divisor", [1, 1.6])
