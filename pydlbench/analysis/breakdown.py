@@ -498,8 +498,10 @@ class _Analysis:
                     for number in self._rounds.step_s
                 }
                 # The calls in the step are parts of it, and need no other visit.
-                low, high = self._interval(sums, middle, "step" if name == "in_context" else name)
-                levels[name] = Level(median=middle, ci_low=low, ci_high=high, n=len(sums))
+                level = "step" if name == "in_context" else name
+                low, high = self._interval(sums, middle, level)
+                count = len(self._whole if level in _BELOW_STEP else sums)
+                levels[name] = Level(median=middle, ci_low=low, ci_high=high, n=count)
         return Levels(**levels), reasons
 
     def _unexplained(self, share: float) -> tuple[float | None, float | None]:

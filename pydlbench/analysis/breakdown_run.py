@@ -134,8 +134,9 @@ _MAX_WIDTH: Final = 0.04
 _MAX_FURTHER_ROUNDS: Final = 3
 # Stages besides the rounds: processes, recorded step, traced step, native layers, calls alone.
 _PREPARING_STAGES: Final = 5
-# Why parts have no time in the answers of the coarse rounds.
+# Why parts have no time in the answers of the coarse rounds; and what is missing in later ones.
 _LATER: Final = "the breakdown ended before they were timed"
+_REST: Final = "the remaining rounds: the breakdown ended"
 # Checks are the business of ``pydlbench step``.
 _PREPARATION: Final = StepPreparation(checks=False)
 
@@ -212,7 +213,8 @@ def broken_down(
             if isinstance(error, UsageError) or not measuring.answered:
                 raise
             stopped = isinstance(error, KeyboardInterrupt)
-            yield answer(_LATER if stopped else f"ended early: {' '.join(str(error).split())}")
+            missing = _REST if measuring.whole else _LATER
+            yield answer(missing if stopped else f"ended early: {' '.join(str(error).split())}")
             if stopped:
                 raise
 
@@ -587,7 +589,7 @@ class _Rounds:
 
     @property
     def tracing(self) -> Tracing:
-        """How calls were timed, and what that cost over all rounds."""
+        """How calls were timed, and what that cost in the rounds with an untraced step."""
         first, *others = self._traced.rounds
         return tracing_of(self._recording.trace, self._way, sum(others, first), self._tracing_notes)
 
@@ -621,7 +623,7 @@ class _Rounds:
         workers = [session.worker("native", step.device)]
         if not step.on_gpu:
             workers.append(session.worker(step.framework, step.device, warm=True))
-        if bench.takes_operands:
+        if bench.takes_operands and not self._recording.trace.compiled:
             workers.append(session.worker(step.framework, step.device, warm=True, logging=True))
         start_together(workers)
         self._subjects += bench.native.find(

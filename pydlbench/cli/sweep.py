@@ -469,16 +469,17 @@ def _summary(file: SweepFile, results: Results) -> list[Block]:
     reasons = [f"{outcome.status}: {_label(outcome)}: {outcome.reason}" for outcome in refused]
     if (more := len(reasons) - _MAX_LISTED_REASONS) > 0:
         reasons[_MAX_LISTED_REASONS:] = [f"... and {more} more"]
-    times = {
-        _label(outcome): time["median"]
+    times = [
+        (time["median"], _label(outcome))
         for outcome in results.outcomes
         for name in ("time_s", "measured_s")
         if isinstance(time := outcome.document.get(name), Mapping)
-    }
+    ]
     first = [f"{_count(results.outcomes)} measured"]
-    if longest := max(times, key=times.__getitem__, default=None):
-        of = f"of {_count(results.outcomes)}"
-        first = [f"{longest} takes longest {of}: {format_seconds(times[longest])}"]
+    if times:
+        seconds, longest = max(times)
+        rows = quantity(len(times), "row")
+        first = [f"{longest} takes longest of {rows}: {format_seconds(seconds)}"]
     if results.where is not None:
         first.append(f"next: pydlbench report {results.run.id}{results.where} -o sweep.html")
     return [Headline(first), *blocks, Lines(reasons, alarm=True)]

@@ -25,7 +25,7 @@ class Level(Record, frozen=True, kw_only=True):
         median: mean of the middle rounds, so that levels and the terms between them add up.
         ci_low: lower end of the 95 % interval, widened by interference; None with a single round.
         ci_high: upper end of the interval.
-        n: number of rounds.
+        n: number of rounds of the interval: those that timed the level.
     """
 
     median: Annotated[float, shown("time", format_seconds, unit="s")]

@@ -274,12 +274,12 @@ class Tracing(Record, frozen=True, kw_only=True):
         source: source of the times.
         rounds: traced steps, in one process.
         calls: number of calls in a step.
-        traced_s: median time of the traced step; with time stamps, median time of the replayed
-            calls.
-        untraced_s: median time of the untraced steps that ran beside the traced ones.
+        traced_s: median time of the traced steps with an untraced one beside them: if tracing costs
+            little, those of the first rounds. With time stamps, median time of the replayed calls.
+        untraced_s: median time of the untraced steps, in the same rounds.
         cost: median ratio of the traced step, or of the replayed calls, to the untraced step of the
-            same round. At 1 a profiler costs nothing; replayed calls have neither modules nor
-            autograd.
+            same round, in these rounds. At 1 a profiler costs nothing; replayed calls have neither
+            modules nor autograd.
         way: the way of tracing, one of :data:`TRACES`.
         notes: exceptions: why the profiler was not used, or that seconds are scaled.
     """

@@ -1,5 +1,6 @@
 """Conclusions from rows: how near a kernel is to its roof, why, and what to try next."""
 
+import itertools
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -264,17 +265,20 @@ def conclude_run(run: RunRecord, rows: Sequence[Measurement]) -> list[str]:
         return [*lines, f"next: pydlbench {command_text(command)}"]
     if any(row.ratio for row in timed) and "--explain" not in command:
         return [*lines, f"next: pydlbench {command_text(command)} --explain"]
-    if len({row.layer for row in timed}) > 1 and "--shape" in command:
+    limited = {row.layer for row in timed if row.roofline is not None}
+    if len(limited) > 1 and any(word.partition("=")[0] == "--shape" for word in command):
         return [*lines, _command_with(f"--shape {shlex.quote(_largest_excess(timed)[0])}", command)]
     return lines
 
 
 def _command_with(option: str, command: Sequence[str]) -> str:
     """Return the command to run next: one with another value of an option."""
-    words, name = list(command), option.partition(" ")[0]
-    if name in words:
-        at = words.index(name)
-        del words[at : at + 2]
+    name = option.partition(" ")[0]
+    words = [
+        word
+        for before, word in itertools.pairwise(["", *command])
+        if name not in (before, word.partition("=")[0])
+    ]
     return f"next: pydlbench {command_text(words)} {option}"
 
 
@@ -323,6 +327,8 @@ def sum_is_disturbed(rows: Sequence[Measurement]) -> bool:
 def dominance_text(leader: Dominant, whole: str, count: int = 1) -> str:
     """Return the layers that dominate: ``conv2 dominates: 21 % (95 % 19 .. 23) of the step``.
 
+    Rivals have no share of their own: they differ from the leader by less than the interval.
+
     Args:
         leader: the first layer of the group that takes most time; its rivals do not differ
             significantly.
@@ -330,15 +336,13 @@ def dominance_text(leader: Dominant, whole: str, count: int = 1) -> str:
         count: number of layers in that group.
     """
     group = leader.name if count == 1 else f"{leader.name} and {count - 1} like it"
+    ending, share = "s" if count == 1 else "", f"{share_text(leader)} of {whole}"
     if leader.rivals:
-        names = join_names([group, *leader.rivals[:MAX_RIVALS]])
         more = len(leader.rivals) - MAX_RIVALS
-        names += f" and {more} more" if more > 0 else ""
-        return (
-            f"no layer dominates alone: {names} take about {percent(leader.share)} each of {whole}"
-        )
-    verb = "dominates" if count == 1 else "dominate"
-    return f"{group} {verb}: {share_text(leader)} of {whole}"
+        names = [*leader.rivals[:MAX_RIVALS], *[f"{more} more"] * (more > 0)]
+        first = f"no layer dominates alone: {group} take{ending} {share}"
+        return f"{first}, and {join_names(names)} may take as much"
+    return f"{group} dominate{ending}: {share}"
 
 
 def share_text(leader: Dominant) -> str:
@@ -437,11 +441,14 @@ def _sum(timed: Sequence[Measurement]) -> list[str]:
 
 
 def _largest_excess(timed: Sequence[Measurement]) -> tuple[str, float]:
-    """Return the layer that takes most time above its limit, all passes together, and that time."""
+    """Return the layer that takes most time above its limit, all passes together, and that time.
+
+    Rows without a limit have no part in it.
+    """
     excess = sum_by(
-        (row.layer, row.time.median - (row.roofline.time_s if row.roofline else 0.0))
+        (row.layer, row.time.median - row.roofline.time_s)
         for row in timed
-        if row.time is not None
+        if row.time is not None and row.roofline is not None
     )
     return max(excess.items(), key=lambda pair: pair[1])
 

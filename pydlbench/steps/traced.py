@@ -126,14 +126,15 @@ class Rounds:
 
     @property
     def cheap(self) -> bool:
-        """Whether the cost of tracing seems to be acceptable."""
-        return median(self.ratios) <= _MAX_TRACING_COST
+        """Whether the cost of tracing is acceptable in each round."""
+        return max(self.ratios) <= _MAX_TRACING_COST
 
     @property
     def expensive(self) -> bool:
         """Whether the cost of tracing is too high, and not by chance."""
         interval = median_interval(self.ratios)
-        return not self.cheap and (interval is None or interval.low > 1)
+        high = median(self.ratios) > _MAX_TRACING_COST
+        return high and (interval is None or interval.low > 1)
 
 
 def trace_step(
@@ -277,7 +278,7 @@ def tracing_of(facts: TraceFacts, way: str, rounds: Rounds, notes: Sequence[str]
         way=way,
         rounds=len(rounds.traced_s),
         calls=len(facts.calls),
-        traced_s=median(rounds.traced_s),
+        traced_s=median(rounds.traced_s[: len(rounds.plain_s)]),
         untraced_s=median(rounds.plain_s),
         cost=median(rounds.ratios),
         notes=tuple(notes),

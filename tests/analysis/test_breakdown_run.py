@@ -265,7 +265,7 @@ def test_on_a_gpu_a_native_kernel_whose_process_died_is_prepared_again():
     step = StepSpec(model=MODEL, own=UserModelSpec(), framework="torch", device="cuda:0")
     found = whole(step, session)
     assert len(session.prepared) == 1
-    assert found.levels.native.n == 3 + 4
+    assert found.levels.native.n == 4
 
 
 def test_a_compiled_step_has_native_layers_of_what_is_left_to_the_framework():
@@ -377,6 +377,9 @@ def test_each_round_leaves_an_answer_whose_terms_add_up():
     with_kernels = answers[3]
     assert with_kernels.levels.native.median == pytest.approx(4e-6)
     assert with_kernels.levels.alone is None
+    # The coarse rounds timed the step and the traced step only.
+    levels = answers[-1].levels
+    assert [levels.native.n, levels.alone.n, levels.in_context.n, levels.step.n] == [4, 4, 7, 7]
 
 
 @pytest.mark.parametrize(
@@ -407,6 +410,32 @@ def test_an_interruption_leaves_all_that_was_timed(monkeypatch, operation, nativ
     assert (last.levels.native is not None) is native
     assert last.levels.alone is None
     assert last.reasons["alone"] in " ".join(last.not_measured)
+
+
+@pytest.mark.parametrize("answered", [5, 7])
+def test_an_interruption_of_a_later_round_takes_no_part_for_unmeasured(monkeypatch, answered):
+    build, answers = Worker.build, []
+
+    def building(worker, request, facts, **words):
+        kernel = build(worker, request, facts, **words)
+        if request is requests.request_calls:
+            sample = kernel.sample
+
+            def sampled(request):
+                if len(answers) == answered:
+                    raise KeyboardInterrupt
+                return sample(request)
+
+            kernel.sample = sampled
+        return kernel
+
+    monkeypatch.setattr(Worker, "build", building)
+    with pytest.raises(KeyboardInterrupt):
+        list(map(answers.append, broken_down(STEP, gpu_session(200e-6, 100e-6))))
+    last, early = answers[-1], answers[0]
+    assert last.levels.alone is not None
+    assert early.reasons["alone"] not in " ".join(last.not_measured)
+    assert any("rounds" in text for text in last.not_measured)
 
 
 def test_native_rows_that_are_known_are_not_measured_again():

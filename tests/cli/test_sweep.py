@@ -67,6 +67,8 @@ def test_a_row_that_fails_costs_itself(file, capsys):
     out = capsys.readouterr().out
     assert says(out, "failed", "alexnet/conv3 backward-data fp32", "wrong result")
     assert says(out, "[[layers]]", "2 of 6")
+    # Two layers, two steps and a breakdown.
+    assert says(out.splitlines()[0], "takes longest of", "5 rows")
 
 
 def test_a_breakdown_that_does_not_fit_costs_itself(write, capsys):

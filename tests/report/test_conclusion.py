@@ -3,7 +3,8 @@ import pytest
 from said import says
 
 from pydlbench.records.measurement import Roofline
-from pydlbench.report.verdicts import conclude, conclude_run
+from pydlbench.records.trace import Dominant
+from pydlbench.report.verdicts import conclude, conclude_run, dominance_text
 
 PEAKS = {"fp32": 0.58, "bf16": 1.1}
 
@@ -186,6 +187,35 @@ def test_the_next_command_of_a_sum_is_about_the_layer_that_loses_most(measuremen
     assert following == "next: pydlbench layers --batch 8 --shape alexnet/conv2"
 
 
+@pytest.mark.parametrize(
+    "shape",
+    [("--shape", "conv1", "--shape", "conv2"), ("--shape=conv*",), ("--shape=a", "--shape", "b")],
+)
+def test_the_next_command_has_its_option_once(measurement, run_record, shape):
+    command = ("pydlbench", "layers", *shape, "--batch", "8")
+    run = msgspec.structs.replace(run_record, command=command)
+    rows = [layer("conv1", median=0.09, roof=0.08), layer("conv2", median=0.06, roof=0.01)]
+    *_, following = conclude_run(run, [measurement(**row) for row in rows])
+    assert following == "next: pydlbench layers --batch 8 --shape alexnet/conv2"
+
+
+def test_a_layer_whose_limit_is_not_known_is_not_next(measurement, run_record):
+    command = ("pydlbench", "layers", "--shape", "alexnet/*")
+    run = msgspec.structs.replace(run_record, command=command)
+    limits = ("conv1", 0.08), ("conv2", 0.01)
+    rows = [measurement(**layer(name, median=0.09, roof=roof)) for name, roof in limits]
+    unknown = measurement(**layer("pool", median=0.5), roofline=None)
+    *_, following = conclude_run(run, [*rows, unknown])
+    assert following == "next: pydlbench layers --shape alexnet/conv2"
+    assert not any("next: " in line for line in conclude_run(run, [rows[0], unknown]))
+
+
+def test_only_the_leader_has_a_share():
+    wide = Dominant(name="conv1", share=0.62, ci_low=0.3, ci_high=0.8, rivals=("conv2",))
+    text = dominance_text(wide, "the sum")
+    assert says(text, "conv1", "62 %", "30 .. 80", "conv2")
+
+
 def test_expensive_reorders_are_told(measurement):
     row = measurement(reorder_s={"src": 0.005, "weights": 0.0})
     assert any(says(line, "src", "5.00 ms", "10 %") for line in conclude([row]))
@@ -265,7 +295,7 @@ def test_what_cannot_be_told_apart_does_not_dominate_alone(measurement):
     near = measurement(layer="alexnet/conv4", median=0.0498)
     far = measurement(layer="alexnet/conv5", median=0.01)
     (line,) = conclude([measurement(), near, far])
-    assert says(line, "no layer dominates", "conv3 and conv4", "46 %")
+    assert says(line, "no layer dominates", "conv3", "45.5 %", "conv4")
     (line,) = conclude([measurement(median=0.06), near, far])
     assert line.startswith("conv3 dominates: 50.1 % (95 % ")
 

@@ -88,10 +88,10 @@ def test_every_report_of_results_begins_with_its_headline(path):
         (
             {"conv2": 9.0, "fc1": 9.0},
             False,
-            ("no layer dominates", "conv2 and fc1", "39 %"),
+            ("no layer dominates", "conv2", "38.7 %", "fc1"),
             "step",
         ),
-        ({}, False, ("no layer dominates", "conv1, conv2, fc1 and fc2", "15 %"), "step"),
+        ({}, False, ("no layer dominates", "conv1", "15.4 %", "conv2, fc1 and fc2"), "step"),
         ({"conv2": 9.0}, True, ("the limit of the hardware", "16.5 s"), "estimate"),
     ],
     ids=["one layer", "two alike", "all alike", "disturbed"],

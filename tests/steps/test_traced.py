@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import inf
 from types import SimpleNamespace
 
@@ -180,7 +181,16 @@ class Kernel:
             raise answer
         traced_s, plain_s, *calls_s = answer
         self.plain += request.plain * request.samples
-        return Chunk(seconds=(traced_s, *[plain_s] * request.plain, *calls_s) * request.samples)
+        seconds = [
+            second
+            for _ in range(request.samples)
+            for second in (
+                next(traced_s) if isinstance(traced_s, Iterator) else traced_s,
+                *[plain_s] * request.plain,
+                *calls_s,
+            )
+        ]
+        return Chunk(seconds=tuple(seconds))
 
 
 FACTS = TraceFacts(
@@ -200,6 +210,20 @@ def test_a_profiler_that_costs_little_is_taken():
     assert tracing.notes == ()
     assert set(rounds.traced_s) == {0.101}
     assert tracing.rounds == len(rounds.traced_s) == 12
+
+
+def test_one_cheap_round_does_not_tell_that_tracing_costs_little():
+    times = iter([0.100, 0.105, *[0.106] * 16])
+    kernel = Kernel(profile=(times, 0.1, 0.06, 0.03), stamps=STAMPS)
+    _, tracing = traced_rounds(kernel, FACTS)
+    assert tracing.way == "stamps"
+
+
+def test_what_tracing_costs_is_of_the_rounds_with_an_untraced_step():
+    times = iter([0.101, 0.101, *[0.2] * 16])
+    _, tracing = traced_rounds(Kernel(profile=(times, 0.1, 0.06, 0.03)), FACTS)
+    assert tracing.traced_s / tracing.untraced_s == pytest.approx(tracing.cost)
+    assert tracing.rounds > 2
 
 
 def test_a_profiler_that_costs_too_much_gives_way_to_time_stamps():
