@@ -469,6 +469,11 @@ class Worker:
             process.stdin.write(encode({**setup, "environment": environment}))
             process.stdin.flush()
         except BrokenPipeError:  # it has ended
+            process.kill()
+            process.wait()
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.close()
+            process.stdout.close()
             return None
         return process
 

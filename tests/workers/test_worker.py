@@ -297,6 +297,56 @@ def test_a_bare_process_without_a_setup_ends():
     assert ahead.take() is None
 
 
+def unsupported(*_, **__):
+    raise NotImplementedError
+
+
+def descriptors():
+    """Return what this process has open."""
+    return {os.path.realpath(path) for path in Path("/proc/self/fd").iterdir()}
+
+
+@linux
+@pytest.mark.parametrize(
+    ("owner", "name", "value"),
+    [
+        (sys, "stdin", None),
+        (sys, "stdout", None),
+        (os, "memfd_create", None),
+        (os, "posix_spawn", unsupported),
+        (sys, "executable", "/nowhere/python"),
+    ],
+)
+def test_a_bare_process_is_not_started_where_that_is_impossible(owner, name, value, monkeypatch):
+    if owner is os and value is None:  # an old C library
+        monkeypatch.delattr(owner, name)
+    else:
+        monkeypatch.setattr(owner, name, value)
+    before = descriptors()
+    ahead.start()
+    assert ahead.take() is None
+    assert descriptors() == before
+
+
+@linux
+def test_a_bare_process_that_has_ended_is_replaced(native, cpus):
+    expected = {**native.describe(), "threads": 1}
+    ahead.start()
+    ((started, *ours),) = ahead._started
+    pipes = {os.path.realpath(f"/proc/self/fd/{number}") for number in ours}
+    os.kill(started, signal.SIGKILL)
+    os.waitid(os.P_PID, started, os.WEXITED | os.WNOWAIT)
+    bare = host.Worker("native", "cpu", cpus[:1], timeout=60)
+    try:
+        assert bare.describe() == expected
+        assert bare.pid != started
+    finally:
+        bare.discard()
+    with pytest.raises(ChildProcessError):  # it was waited for
+        os.waitpid(started, os.WNOHANG)
+    assert pipes.isdisjoint(descriptors())
+
+
 @linux
 def test_ctrl_c_in_the_terminal_does_not_reach_the_worker(worker):
     worker.describe()
