@@ -18,7 +18,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     if argv is None and sys.argv[1:2] == ["layers"]:  # its first process is known without options
         ahead.start()
-    from pydlbench.cli.terminal import repair_streams, sigterm_interrupts
+    from pydlbench.cli.terminal import repair_streams
+    from pydlbench.interrupts import sigterm_interrupts
 
     repair_streams()
     with sigterm_interrupts() as received:

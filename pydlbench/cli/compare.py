@@ -523,7 +523,7 @@ def _measure(
 ) -> list[str] | None:
     """Take the passes; return the labels of pairs that lack some after Ctrl-C, else None."""
     from pydlbench.compare.interleaved import take_pass
-    from pydlbench.runner.recorder import OneInterrupt
+    from pydlbench.interrupts import OneInterrupt
 
     progress = ProgressLine.from_options(args)
     rng = random.Random(args.seed)  # noqa: S311 - an order, not a secret

@@ -238,7 +238,7 @@ def _measure(args: RunOptions, outputs: Outputs) -> tuple[int, str]:
     """Visit the nodes; return the exit code, 0 if there are results to judge, and the run."""
     from pydlbench.fleet.engines import open_engine
     from pydlbench.fleet.run import FleetPlan, run_rounds, with_reference
-    from pydlbench.runner.recorder import OneInterrupt
+    from pydlbench.interrupts import OneInterrupt
     from pydlbench.store.store import Store
 
     path, opened = _store_path(args)

@@ -25,6 +25,9 @@ from pydlbench.store.place import select_path
 from pydlbench.store.store import Store
 from pydlbench.units import some_names
 
+# The options of the last run that has ended: it writes its files itself.
+_ended: list[Measuring] = []
+
 
 def answer(
     args: Measuring,
@@ -122,6 +125,7 @@ def measure(
     with recorder_of(args, kind, getattr(args, "resume", None)) as recorder:
         shown = progress or ProgressLine.from_options(args)
         results = execute(tasks, open_session, recorder, progress=shown, **keywords)
+        _ended[:] = [args]
         show(results)
     with contextlib.suppress(KeyboardInterrupt):  # everything is written and stored
         _say_how_to_continue(results, kind, args)
@@ -130,7 +134,9 @@ def measure(
 
 
 def write_unbegun(args: Measuring, kind: str) -> None:
-    """Write the files of a run that was interrupted before it began: it has no rows."""
+    """Write the files of a run that was interrupted before it had results: it has no rows."""
+    if any(options is args for options in _ended):
+        return
     from pydlbench.runner.session import Session
 
     document = run_document(kind, Session().run, [], interrupted=True)

@@ -336,7 +336,7 @@ def dispatch(arguments: Sequence[str]) -> int:
         return leave.code if isinstance(leave.code, int) else 0
     try:
         return run(options)
-    except KeyboardInterrupt:  # a new run that had begun has written its files itself
+    except KeyboardInterrupt:
         if isinstance(options, Measuring) and getattr(options, "resume", "") is None:
             from pydlbench.cli.measuring import write_unbegun
 

@@ -1,15 +1,13 @@
-"""The terminal: standard streams that may be closed, signals, and the progress of a run."""
+"""The terminal: standard streams that may be closed, and the progress of a run."""
 
 import _thread
 import contextlib
 import math
 import os
-import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from types import FrameType
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Self, TextIO
 
 from pydlbench.cli.options import Measuring
@@ -37,34 +35,6 @@ def repair_streams() -> None:
         elif mode == "w" and getattr(stream, "errors", None) == "strict":
             with contextlib.suppress(AttributeError, OSError, ValueError):
                 stream.reconfigure(errors="backslashreplace")
-
-
-@contextlib.contextmanager
-def sigterm_interrupts() -> Iterator[list[int]]:
-    """Make SIGTERM interrupt like Ctrl-C; yield a list that receives the signal's number.
-
-    Outside of the main thread, or if the signal has another handler, nothing changes.
-    """
-    received: list[int] = []
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        received.append(number)
-        handler = signal.getsignal(signal.SIGINT)
-        # A shell lets its background commands ignore SIGINT.
-        interrupt_of = handler if callable(handler) else signal.default_int_handler
-        interrupt_of(signal.SIGINT, frame)
-
-    replaced = (
-        threading.current_thread() is threading.main_thread()
-        and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-    )
-    if replaced:
-        signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield received
-    finally:
-        if replaced:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def silence(stream: TextIO) -> None:

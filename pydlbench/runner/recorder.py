@@ -1,16 +1,14 @@
 """Stores the results of a command while it measures, however it ends."""
 
-import contextlib
 import datetime as dt
 import shlex
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, Self
 
 from pydlbench.errors import StoreError, UsageError
+from pydlbench.interrupts import OneInterrupt
 from pydlbench.records.run import RunInfo, RunRecord, start_time
 from pydlbench.store.entry import Entry
 from pydlbench.store.place import is_same_gpu
@@ -23,79 +21,6 @@ _UPDATE_PERIOD_S = 5.0
 # Interrupted runs whose native rows a run goes on from: readings of another day need not hold.
 _MAX_AGE: Final = dt.timedelta(days=1)
 _MAX_RECENT_RUNS: Final = 20
-
-
-class OneInterrupt:
-    """Context in which only the first SIGINT or SIGTERM raises ``KeyboardInterrupt``.
-
-    Users press Ctrl-C twice, and batch systems send SIGTERM before SIGKILL; finished results are
-    stored and shown nevertheless. A time limit ends the context in the same way. It does nothing
-    outside of the main thread, and leaves signals alone that are ignored or handled by others.
-
-    Args:
-        limit_s: seconds after which ``KeyboardInterrupt`` is raised, too; None for no limit.
-
-    Attributes:
-        expired: whether the limit raised it.
-    """
-
-    def __init__(self, limit_s: float | None = None) -> None:
-        self.expired = False
-        self._limit_s = limit_s
-        self._listening = True
-        self._held = self._pending = False
-        self._before: dict[signal.Signals, Any] = {}
-
-    def __enter__(self) -> Self:
-        usual: dict[signal.Signals, Any]
-        usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
-        if self._limit_s is not None:
-            usual[signal.SIGALRM] = signal.SIG_DFL
-        if threading.current_thread() is threading.main_thread():
-            for number, handler in usual.items():
-                if signal.getsignal(number) is handler:
-                    self._before[number] = signal.signal(number, self._handle)
-        if self._limit_s is not None and signal.SIGALRM in self._before:
-            signal.setitimer(signal.ITIMER_REAL, self._limit_s)
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if signal.SIGALRM in self._before:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-        self._before.clear()
-
-    def ignore(self) -> None:
-        """Ignore all signals from now on."""
-        self._listening = False
-
-    @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
-        """Delay a signal until the end of the block, which is completed. Blocks do not nest."""
-        self._held = True
-        try:
-            yield
-        finally:
-            self._held = False
-            if self._pending:
-                self._pending = False
-                raise KeyboardInterrupt
-
-    def _handle(self, number: int, _frame: object = None) -> None:
-        if not self._listening:
-            return
-        self._listening = False
-        self.expired = number == signal.SIGALRM
-        if self._held:
-            self._pending = True
-        else:
-            raise KeyboardInterrupt
 
 
 class RowRecorder:

@@ -15,6 +15,7 @@ from invented_session import InventedSession, stop_after
 from said import says
 
 from pydlbench.cli import layers as command
+from pydlbench.cli import main
 from pydlbench.cli.parser import read
 from pydlbench.errors import PrimitiveError, PydlbenchError, UsageError
 
@@ -367,6 +368,19 @@ def test_second_interrupt_costs_no_finished_row(run_record, tmp_path, monkeypatc
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     finally:
         signal.signal(signal.SIGINT, before)
+    assert len(json.loads(path.read_text())["measurements"]) == 1
+
+
+def test_an_interrupt_after_the_rows_are_written_costs_none(session, tmp_path, monkeypatch):
+    path = tmp_path / "a.json"
+    options = parse("--shape", "conv3", "--json", str(path))
+
+    def run(options):
+        assert command.run(options, session.open) == 0
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("pydlbench.cli.parser.read", lambda _: (options, run))
+    assert main(["layers"]) == 130
     assert len(json.loads(path.read_text())["measurements"]) == 1
 
 

@@ -1,6 +1,5 @@
 import json
 import os
-import signal
 import subprocess
 import sys
 from functools import partial
@@ -12,7 +11,6 @@ import pytest
 import pydlbench
 from pydlbench.cli import main
 from pydlbench.cli.options import CommandOptions, option
-from pydlbench.cli.terminal import sigterm_interrupts
 from pydlbench.cli.values import whole_number
 from pydlbench.errors import PydlbenchError, UsageError
 from pydlbench.records.schema import load_schema
@@ -194,12 +192,3 @@ def test_names_that_the_encoding_lacks():
     done = shell(f"$P shapes '{name}x'", PYTHONIOENCODING="ascii")
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
-
-
-@pytest.mark.parametrize("of_sigint", [signal.default_int_handler, signal.SIG_IGN])
-def test_sigterm_interrupts_whether_or_not_sigint_is_ignored(of_sigint, request):
-    request.addfinalizer(partial(signal.signal, signal.SIGINT, signal.getsignal(signal.SIGINT)))
-    signal.signal(signal.SIGINT, of_sigint)  # a shell's background commands ignore it
-    with sigterm_interrupts() as received, pytest.raises(KeyboardInterrupt):
-        signal.raise_signal(signal.SIGTERM)
-    assert received == [signal.SIGTERM]

@@ -22,7 +22,7 @@ from pydlbench.models.catalog import find_layers
 from pydlbench.records.measurement import KernelSpec, Measurement
 from pydlbench.records.run import RunRecord
 from pydlbench.runner.execute import execute, kernel_of, kernels, row_key
-from pydlbench.runner.recorder import OneInterrupt, RowRecorder
+from pydlbench.runner.recorder import RowRecorder
 from pydlbench.runner.tasks import KernelTask, Result, Task, TaskRow
 from pydlbench.store.store import Store
 
@@ -260,21 +260,6 @@ def test_rows_with_some_of_their_visits_survive_an_interrupt(store_path, measure
     with Store.open(store_path, readonly=True) as store:
         (info,) = store.runs()
         assert (info.status, info.measurements) == ("done", 2)
-
-
-def test_a_result_is_kept_whole_before_an_interrupt_counts():
-    done = []
-
-    def keep(interrupts):
-        with interrupts.held():
-            signal.raise_signal(signal.SIGTERM)
-            done.append("kept")
-
-    with OneInterrupt() as interrupts:
-        with pytest.raises(KeyboardInterrupt):
-            keep(interrupts)
-        signal.raise_signal(signal.SIGTERM)  # the second does nothing
-    assert done == ["kept"]
 
 
 @pytest.fixture
