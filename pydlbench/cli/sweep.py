@@ -477,9 +477,10 @@ def _summary(file: SweepFile, results: Results) -> list[Block]:
     ]
     first = [f"{_count(results.outcomes)} measured"]
     if times:
-        seconds, longest = max(times)
-        rows = quantity(len(times), "row")
-        first = [f"{longest} takes longest of {rows}: {format_seconds(seconds)}"]
+        seconds, name = max(times)
+        first = [
+            f"{name} takes longest of {quantity(len(times), 'row')}: {format_seconds(seconds)}"
+        ]
     if results.where is not None:
         first.append(f"next: pydlbench report {results.run.id}{results.where} -o sweep.html")
     return [Headline(first), *blocks, Lines(reasons, alarm=True)]

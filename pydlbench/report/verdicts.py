@@ -340,8 +340,10 @@ def dominance_text(leader: Dominant, whole: str, count: int = 1) -> str:
     if leader.rivals:
         more = len(leader.rivals) - MAX_RIVALS
         names = [*leader.rivals[:MAX_RIVALS], *[f"{more} more"] * (more > 0)]
-        first = f"no layer dominates alone: {group} take{ending} {share}"
-        return f"{first}, and {join_names(names)} may take as much"
+        return (
+            f"no layer dominates alone: {group} take{ending} {share}, "
+            f"and {join_names(names)} may take as much"
+        )
     return f"{group} dominate{ending}: {share}"
 
 

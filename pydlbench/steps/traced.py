@@ -133,8 +133,7 @@ class Rounds:
     def expensive(self) -> bool:
         """Whether the cost of tracing is too high, and not by chance."""
         interval = median_interval(self.ratios)
-        high = median(self.ratios) > _MAX_TRACING_COST
-        return high and (interval is None or interval.low > 1)
+        return median(self.ratios) > _MAX_TRACING_COST and (interval is None or interval.low > 1)
 
 
 def trace_step(
