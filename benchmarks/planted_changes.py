@@ -5,6 +5,7 @@
     python benchmarks/planted_changes.py --runs 4 --model copies --json found.json
     python benchmarks/planted_changes.py --runs 0 --json found.json --md planted_changes.md
     python benchmarks/planted_changes.py --pairs --md pairs.md      # in KernelBench's convention
+    python benchmarks/planted_changes.py --simulate 2000            # verdicts on invented ratios
 
 Each model consists of 100 equal units: products, convolutions or copies. B has some units more, and
 their results are dropped: 3 units are 3 % of the step, and both sides compute the same. A
@@ -14,12 +15,16 @@ that of all answers in the file. Run it alone on the machine.
 
 ``--pairs`` compares ten pairs of ``Model`` and ``ModelNew`` by the command, once each: honest ones
 that are faster, slower or the same, two that compute something else, and one that keeps results.
+
+``--simulate`` judges invented ratios: logarithms of rounds that scatter by 6 % (Student's t with
+three degrees of freedom, times 6 %), around those of repetitions, whose scatter is given.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import subprocess
 import sys
 import tempfile
@@ -31,7 +36,13 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 import pydlbench
+from pydlbench.cli.compare_models import LEAST_REPETITIONS, MAX_REPETITIONS
+from pydlbench.compare.models import LEVEL, MARGIN, is_decided
+from pydlbench.compare.statistics import judge, scatter_of_means, weighted_spread
 from pydlbench.report.text import markdown_table
 from pydlbench.units import percent
 
@@ -72,6 +83,10 @@ MODELS = {
     "copies": ("Copy()", "2, 1000, 1000"),
 }
 
+
+# Rounds of a repetition, and their scatter, in simulations: those of a step of 40 ms.
+_ROUNDS = 17
+_ROUND_SCATTER = 0.06
 
 _PAIR = """
 import torch
@@ -227,6 +242,39 @@ def table_of(found: Sequence[Found]) -> str:
     return markdown_table(titles, [line(*pair, groups[pair]) for pair in sorted(groups)])
 
 
+def simulated(change: float, scatter: float, seed: int) -> tuple[str, int]:
+    """Return the verdict on invented ratios, and the number of their repetitions."""
+    stream = np.random.default_rng([seed, round(1e4 * change), round(1e4 * scatter)])
+    rounds: list[NDArray[np.float64]] = []
+    while len(rounds) < MAX_REPETITIONS:
+        noise = _ROUND_SCATTER * stream.standard_t(3, _ROUNDS)
+        rounds.append(noise + math.log1p(change) + stream.normal(0, scatter))
+        if len(rounds) >= LEAST_REPETITIONS and is_decided(rounds):
+            break
+    spread = weighted_spread(rounds)
+    scatters = scatter_of_means(spread, np.array(["step"]))
+    (estimate,) = judge(spread.means, scatters, [None], MARGIN, level=LEVEL)
+    return estimate.verdict, len(rounds)
+
+
+def simulated_table(count: int) -> str:
+    """Return the table of simulated comparisons.
+
+    Args:
+        count: number of comparisons of each line.
+    """
+    rows = []
+    for scatter, change in product((0.005, 0.01, 0.02, 0.03), (0.0, 0.03)):
+        verdicts, repetitions = zip(
+            *(simulated(change, scatter, n) for n in range(count)), strict=True
+        )
+        counts = Counter(verdicts)
+        shares = [percent(counts[verdict] / count) for verdict in ("SLOWER", "FASTER", "SAME")]
+        rows.append([percent(scatter), percent(change), *shares, f"{np.mean(repetitions):.0f}"])
+    titles = ["scatter of repetitions", "change", "SLOWER", "FASTER", "SAME", "repetitions"]
+    return markdown_table(titles, rows)
+
+
 def main() -> None:
     """Run the comparisons and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -235,6 +283,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=20, help="comparisons of each pair")
     parser.add_argument("--json", help="file to which the answers are added")
     parser.add_argument("--pairs", action="store_true", help="pairs of KernelBench's convention")
+    parser.add_argument("--simulate", type=int, metavar="N", help="judge N invented comparisons")
     parser.add_argument("--md", help="file to write the table into")
     given = parser.parse_args()
     for name in ("model", "changes", "runs", "json") if given.pairs else ():
@@ -244,7 +293,7 @@ def main() -> None:
     if unknown := {name for name, _ in pairs} - {*MODELS}:
         parser.error(f"--model {', '.join(sorted(unknown))}: choices: {', '.join(MODELS)}")
     found = read_found(given.json)
-    runs = 0 if given.pairs else given.runs
+    runs = 0 if given.pairs or given.simulate else given.runs
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(runs):  # in turn, so that drift affects all pairs
             for model, units in pairs:
@@ -253,7 +302,10 @@ def main() -> None:
                 if given.json:
                     rows = json.dumps([each._asdict() for each in found], indent=1)
                     Path(given.json).write_text(f"{rows}\n", encoding="utf-8")
-        table = pairs_table(Path(folder)) if given.pairs else table_of(found)
+        if given.simulate:
+            table = simulated_table(given.simulate)
+        else:
+            table = pairs_table(Path(folder)) if given.pairs else table_of(found)
     print(table)
     if given.md:
         Path(given.md).write_text(f"{table}\n", encoding="utf-8")

@@ -24,7 +24,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pydlbench.backends.base import KernelFacts
-from pydlbench.compare.comparison import CONFIDENCE, MARGIN, ComparedRow, Comparison, Estimate
+from pydlbench.compare.comparison import (
+    ALPHA,
+    CONFIDENCE,
+    MARGIN,
+    ComparedRow,
+    Comparison,
+    Estimate,
+)
 from pydlbench.compare.environment import differences
 from pydlbench.compare.rows import LAYER_KINDS, Matching, Pair, Side, SideRow, kinds_of, row_of_step
 from pydlbench.compare.statistics import (
@@ -66,6 +73,7 @@ def compare_interleaved(
     margin: float = MARGIN,
     notes: tuple[str, ...] = (),
     confidence: float = CONFIDENCE,
+    level: float = ALPHA,
 ) -> Comparison:
     """Compare two sides that were measured interleaved.
 
@@ -79,6 +87,7 @@ def compare_interleaved(
         margin: ratios within 1 +- this count as the same.
         notes: notes for the reader.
         confidence: level of the interval of a single ratio.
+        level: level of the test behind FASTER and SLOWER.
     """
     measured = [pair for pair in rerun if pair.logs]
     pairs, untimed = [], list(matching.untimed)
@@ -102,7 +111,7 @@ def compare_interleaved(
     ]
     cycles = np.array([_mean(pair.cycles) for pair in measured])
     scatter = scatter_of_means(spread, kinds_of(pair.a for pair in pairs))
-    estimates = judge(spread.means, scatter, against, margin, cycles, confidence)
+    estimates = judge(spread.means, scatter, against, margin, cycles, confidence, level=level)
     return Comparison(
         a=dataclasses.replace(a, rows=[pair.a for pair in pairs]),
         b=dataclasses.replace(b, rows=[pair.b for pair in pairs]),

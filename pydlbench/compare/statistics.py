@@ -269,11 +269,12 @@ def judge(
     cycles: NDArray[Any] | None = None,
     confidence: float = CONFIDENCE,
     worth: float = 0.0,
+    level: float = ALPHA,
 ) -> list[Estimate]:
     """Return an estimate for each row.
 
     FASTER and SLOWER need a ratio beyond the resolution: beyond the margin, and reached by chance
-    in one of 1 / ``ALPHA`` comparisons, over all rows together (Bonferroni). SAME needs an interval
+    in one of 1 / ``level`` comparisons, over all rows together (Bonferroni). SAME needs an interval
     within the margin, or within the resolution if no larger change is worth a look. All other rows
     are UNCLEAR. The interval holds for a single row.
 
@@ -286,11 +287,12 @@ def judge(
         confidence: level of the interval.
         worth: changes beyond it are worth a look; smaller ones need not be excluded for SAME where
             the resolution is coarser than the margin.
+        level: level of the test behind FASTER and SLOWER.
     """
     usable = np.array([reason is None for reason in against], dtype=bool)
     freedom = np.clip(np.nan_to_num(scatter.freedom, nan=1.0), 1, MAX_FREEDOM).astype(int)
     reach = quantiles(confidence, freedom) * scatter.sd
-    each = ALPHA / max(1, int(usable.sum()))
+    each = level / max(1, int(usable.sum()))
     within, look = math.log1p(margin), math.log1p(worth)
     least = np.maximum(quantiles(1 - each, freedom) * scatter.sd, within)
     with np.errstate(invalid="ignore"):

@@ -131,9 +131,7 @@ def legend(comparison: Comparison) -> list[str]:
     same = f"the interval lies within {100 * comparison.margin:g} %"
     if not comparison.passes:
         same += f", or within what the row resolves (at most {100 * WORTH_A_LOOK:g} %)"
-    # Repetitions of models end by their scatter, which is small by chance, too.
-    most = f" to {200 * ALPHA:g}" if comparison.change is not None else ""
-    chance = f"the chance of a false verdict among all rows is {100 * ALPHA:g}{most} %"
+    chance = f"the chance of a false verdict among all rows is {100 * ALPHA:g} %"
     return [
         f"ratio: B over A; {interval_of}",
         *(
