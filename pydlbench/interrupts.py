@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-# What an interrupt calls where SIGINT has no handler of Python: the last one.
+# Where SIGINT has no handler of Python, an interrupt calls the last of these.
 _handlers: list[Callable[[int, FrameType | None], Any]] = [signal.default_int_handler]
 
 

@@ -23,8 +23,12 @@ DROPPED_PREFIXES = (
 #: Variables of each worker. NumPy's BLAS gets a single thread, because its pool would spin while
 #: kernels are timed.
 FIXED = {"OPENBLAS_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+# It imports what a native worker needs (NumPy and what verifies results, too), then becomes one as
+# soon as its setup has arrived.
 _BOOTSTRAP = (
-    "import sys; sys.path[:] = sys.argv[1:]; from pydlbench.workers import ahead; ahead.main()"
+    "import gc, sys; gc.disable(); sys.path[:] = sys.argv[1:]; "
+    "from pydlbench.backends import autotune; "
+    "from pydlbench.workers import ahead, worker; worker.run(ahead.read_setup())"
 )
 _MAX_PART_BYTES = 1 << 16
 
@@ -72,22 +76,17 @@ def take() -> tuple[int, int, int, int] | None:
     return _started.pop() if _started else None
 
 
-def main() -> None:
-    """Import what a native worker needs, then become one as soon as its setup has arrived."""
-    import gc
+def read_setup() -> dict[str, object]:
+    """Wait for the setup in the process; return it, and take over its environment."""
     import json
-
-    gc.disable()
-    from pydlbench.backends import autotune  # noqa: F401 - NumPy, and what verifies results
-    from pydlbench.workers.worker import run
 
     message = b""
     while not message.endswith(b"\n"):
         part = os.read(0, _MAX_PART_BYTES)
         if not part:  # nobody needs it
-            return
+            sys.exit()
         message += part
     setup = json.loads(message)
     os.environ.clear()
     os.environ.update(setup.pop("environment"))
-    run(setup)
+    return dict(setup)

@@ -6,6 +6,7 @@ import os
 import platform
 import re
 import stat
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -21,6 +22,8 @@ KEEP_PAGES = {"GLIBC_TUNABLES": f"glibc.malloc.mmap_max=0:glibc.malloc.trim_thre
 # From <malloc.h>.
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_MAX: Final = -4
+# From <linux/prctl.h>: children whose parent has ended become children of this process.
+_SET_CHILD_SUBREAPER: Final = 36
 
 
 def keep_pages() -> None:
@@ -29,6 +32,12 @@ def keep_pages() -> None:
     with contextlib.suppress(AttributeError):  # another C library, which ignores the variable, too
         library.mallopt(_M_TRIM_THRESHOLD, -1)
         library.mallopt(_M_MMAP_MAX, 0)
+
+
+def adopt_orphans() -> None:
+    """Make processes whose parent has ended, such as forks of a template, children of this one."""
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None, use_errno=True).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def worker_environment(inherited: Mapping[str, str], cpus: Sequence[int]) -> dict[str, str]:

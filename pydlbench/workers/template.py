@@ -16,7 +16,6 @@ hashes, which are drawn anew for processes that are started one by one.
 
 import atexit
 import contextlib
-import ctypes
 import gc
 import importlib
 import json
@@ -35,10 +34,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import IO, Any, Final
 
-from pydlbench.workers.environment import KEEP_PAGES, keep_pages
+from pydlbench.workers.environment import KEEP_PAGES, adopt_orphans, keep_pages
 
-# From <linux/prctl.h>: children whose parent has ended become children of this process.
-_SET_CHILD_SUBREAPER: Final = 36
 _MAX_SETUP_BYTES: Final = 1 << 17
 # Further modules in one message, of some 40 bytes each.
 _MAX_MODULES: Final = 2000
@@ -231,12 +228,6 @@ def close_templates() -> None:
 
 
 os.register_at_fork(after_in_child=_templates.clear)
-
-
-def adopt_orphans() -> None:
-    """Make processes whose parent has ended, such as forks of a template, children of this one."""
-    if sys.platform.startswith("linux"):
-        ctypes.CDLL(None, use_errno=True).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 # -----------------------------------------------------------------------------

@@ -31,7 +31,7 @@ from pydlbench.workers.channel import (
     error_reply,
     is_fatal,
 )
-from pydlbench.workers.template import adopt_orphans
+from pydlbench.workers.environment import adopt_orphans
 
 
 class _Server:
