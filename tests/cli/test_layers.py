@@ -207,7 +207,7 @@ def test_interrupt_shows_what_is_finished(run_record, capsys, tmp_path):
     words = ("--shape", "conv2,conv3,conv4", "--json", str(path))
     assert command.run(parse(*words), session.open) == 130
     out, err = capsys.readouterr()
-    assert says(out.splitlines()[0], "conv2", "conv3", "50 %", "100 ms")
+    assert says(out.splitlines()[0], "conv2", "50.0 %", "100 ms", "conv3")
     assert "\nalexnet  2 layers" in out
     assert "\nconv2 " in out
     assert "\nconv3 " in out
