@@ -239,8 +239,10 @@ void plan(std::vector<Candidate>& candidates, const std::string& primitive,
     append_new(candidates, std::move(candidate), letters);
     // The reference implementation of recurrent layers uses fast matrix products.
     candidates.back().is_reference = false;
-    // oneDNN 3.2's kernels for AMX compute wrong states if there is a projection.
-    const bool wrong = candidates.back().implementation.find("amx") != std::string::npos;
+    // oneDNN 3.2's kernels for bf16 compute wrong states if there is a projection.
+    const auto& name = candidates.back().implementation;
+    const bool wrong =
+        name.find("amx") != std::string::npos || name.find("bf16") != std::string::npos;
     if (wrong && p.projects) candidates.pop_back();
   };
   for (const auto& [variant, tag] : kWeights) {

@@ -130,6 +130,7 @@ def serve_step(
             tracer = model.tracer(model.run)
             if isinstance(model, CatalogueModel):
                 model.restore()  # recording has run the step
+                model.run()  # the recorded step has an optimizer's state
         # The model is also the context that sets the precision.
         return TracedSteps(tracer, model.run, backend.cpus, lambda: model)
 

@@ -101,13 +101,10 @@ def name_kernels() -> None:
     inductor.cpp.enable_kernel_profile = True
 
 
-def has_compiled() -> bool:
-    """Whether ``torch.compile`` has compiled anything in this process, a user's code for example.
-
-    A recording sees the calls that were compiled, since PyTorch compiles nothing meanwhile.
-    """
+def count_compiled() -> int:
+    """Return the number of graphs that ``torch.compile`` has compiled in this process."""
     dynamo = sys.modules.get("torch._dynamo.utils")
-    return dynamo is not None and dynamo.counters["stats"]["unique_graphs"] > 0
+    return 0 if dynamo is None else int(dynamo.counters["stats"]["unique_graphs"])
 
 
 def tracer(

@@ -109,8 +109,17 @@ class TorchSubject(StepModel):
             raise UnsupportedError(f"torch: no whole models in {spec.precision}; nearest: bf16-tc")
         #: Returns the line of the user's code that is running; None if there is none.
         self.line: Callable[[], str | None] = lambda: None
+        self._compiled = compiled_trace.count_compiled()
         if spec.mode == "compiled":
             compiled_trace.name_kernels()
+
+    def has_compiled(self) -> bool:
+        """Whether a user's code has compiled anything since this was built.
+
+        A recording sees the calls that were compiled, since PyTorch compiles nothing meanwhile.
+        """
+        own = self.spec.own is not None
+        return own and compiled_trace.count_compiled() > self._compiled
 
     def guards(self) -> tuple[contextlib.AbstractContextManager[Any], ...]:
         """Allow TF32 if that is the precision."""
@@ -143,7 +152,7 @@ class TorchSubject(StepModel):
         runtime = TorchRuntime(torch.device(self.spec.device).index) if self.spec.on_gpu else None
         # It has run; without gradients and an optimizer it has nothing more to create.
         recorded = self.record(ran=self.spec.mode == "eager" and not self.spec.backward)
-        if self.spec.mode == "compiled" or compiled_trace.has_compiled():
+        if self.spec.mode == "compiled" or self.has_compiled():
             return compiled_trace.tracer(recorded.recording, run, runtime, self.batch)
         recording, notes = (recorded.recording, ()) if self.spec.own is None else recorded.twice()
         tracer = profiled.tracer(recording, run, runtime)

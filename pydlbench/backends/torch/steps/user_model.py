@@ -27,7 +27,7 @@ from pydlbench.backends.steps.user_code import user_code_errors, user_line
 from pydlbench.backends.steps.user_model import DRAWS, MU, RATE, Tensors, UserModel
 from pydlbench.backends.torch.dispatch import DispatchMode, unpatched
 from pydlbench.backends.torch.settings import DTYPES
-from pydlbench.backends.torch.steps.compiled_trace import has_compiled, name_kernels
+from pydlbench.backends.torch.steps.compiled_trace import name_kernels
 from pydlbench.backends.torch.steps.recording import Naming, by_module
 from pydlbench.backends.torch.steps.signature import strided
 from pydlbench.backends.torch.steps.state import KeptState
@@ -227,7 +227,7 @@ class UserTorchModel(UserModel, TorchSubject):
 
         def computed(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Any, Any]:
             # After a call in a dispatch mode, PyTorch never runs the user's compiled code again.
-            own = eager and has_compiled()
+            own = eager and self.has_compiled()
             with torch.compiler.set_stance("force_eager") if own else contextlib.nullcontext():
                 output = called(*arguments, **keywords)
             return output, None if kind == "none" else (self._loss or self._checked_loss)(output)
