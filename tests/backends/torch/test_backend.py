@@ -139,7 +139,7 @@ def test_memory_that_is_not_there_has_an_error_of_its_own(backend, monkeypatch, 
 
 @pytest.mark.deep
 @pytest.mark.filterwarnings("default")
-def test_compiled_functions_do_not_share_what_was_compiled(monkeypatch):
+def test_compiled_functions_do_not_share_what_was_compiled():
     # Made by one def, they share a code object, of which the compiler takes so many at the most.
     def adder(number):
         def add(x):
@@ -148,9 +148,9 @@ def test_compiled_functions_do_not_share_what_was_compiled(monkeypatch):
         return add
 
     one = torch.ones(3)
-    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 2)
     functions = [compiled(adder(number)) for number in range(4)]
-    assert [function(one)[0].item() for function in functions] == [1, 2, 3, 4]
+    with torch._dynamo.config.patch(recompile_limit=2):
+        assert [function(one)[0].item() for function in functions] == [1, 2, 3, 4]
 
 
 @pytest.mark.filterwarnings("default")
