@@ -157,7 +157,7 @@ class Worker:
         self._ready = False
         self._folder = ""
         # It lives as long as the worker.
-        self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
+        self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - see above
         self._stderr_start = 0  # bytes of standard error that belong to earlier requests
         self._description: dict[str, Any] = {}
         self._stopped = False
