@@ -220,7 +220,7 @@ class SessionKernels:
         if self._begun.get(worker) == (spec, plan.preparation):
             del self._begun[worker]
             kernel = worker.finish_preparing()
-        elif user_kernel_of(spec) is not None:
+        elif is_foreign(spec):
             from pydlbench.runner.audited import prepare_audited  # loads NumPy
 
             cpus = () if spec.on_gpu else self._cpus
@@ -315,7 +315,7 @@ class SessionKernels:
         """
         for spec, variant in wanted:
             worker = self._worker(spec)
-            if worker in self._begun or user_kernel_of(spec) is not None:
+            if worker in self._begun or is_foreign(spec):
                 continue
             plan = self._plan(spec, variant, warm=False, alone=False, finals=False)
             with contextlib.suppress(PydlbenchError):  # "prepare" raises it again
@@ -346,7 +346,7 @@ class SessionKernels:
         """Return the sampling constants for a prepared kernel."""
         if spec.on_gpu:
             return gpu_policy(self._policy, facts.timing, spec.cache)
-        if user_kernel_of(spec) is not None:  # each call has inputs of its own
+        if is_foreign(spec):  # each call has inputs of its own
             return dataclasses.replace(self._policy, min_sample_s=0.0)
         return self._policy
 

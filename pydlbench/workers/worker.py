@@ -137,6 +137,9 @@ def run(setup: dict[str, Any], imported: Callable[[], list[str]] = list) -> None
             # Exclude the framework's half a million objects from garbage collection, which would
             # slow down the import and samples.
             gc.disable()
+            if not capabilities.is_builtin(setup["backend"]):  # another package's code is judged
+                importlib.import_module("pydlbench.backends.frameworks.shared_kernel")
+                refuse_monitoring()
             backend = capabilities.load(setup["backend"], setup["device"])
             description = backend.describe()
             gc.freeze()

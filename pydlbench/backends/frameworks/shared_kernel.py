@@ -5,15 +5,21 @@ shared memory before each sample, and copies the result there as soon as the sam
 """
 
 import ctypes
+import sys
 from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from pydlbench.backends.base import Preparation
 from pydlbench.backends.frameworks.backend import FrameworkKernel
 from pydlbench.backends.frameworks.device_clock import DeviceClock
-from pydlbench.backends.host_clock import check_sealed, sealed
+from pydlbench.backends.host_clock import check_sealed, seal, sealed
+from pydlbench.errors import UnsupportedError
+from pydlbench.models.user_model import is_user_model
+from pydlbench.ops.fused import NOTHING_FUSED
 from pydlbench.records.measurement import KernelSpec
 from pydlbench.timing.chunk import Chunk, ChunkRequest, merged
 from pydlbench.verification.shared import SharedOperands, roles_of_kernel
@@ -24,6 +30,8 @@ Transfer = Callable[[int, int, bool], None]
 #: thread of the user's code runs meanwhile.
 MOVE: Final = ctypes.PyDLL(None).memmove
 MOVE.argtypes, MOVE.restype = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t), None
+# The same for inputs with strides.
+_COPY, _MEMORY = np.copyto, np.frombuffer
 # Copies of this size go through the caches; larger ones may bypass them.
 _THROUGH_CACHES: Final = 1 << 18
 
@@ -35,6 +43,52 @@ def memory_transfer(address: int) -> Transfer:
         MOVE(*((address, other) if inward else (other, address)), length)
 
     return move
+
+
+def _array_transfers(operator: object, shared: SharedOperands, spec: KernelSpec) -> list[Transfer]:
+    """Return the transfers of an operator of another package, which gives its NumPy arrays.
+
+    Raises:
+        UnsupportedError: it gives none, or others than those of the case, or something is fused.
+    """
+    if spec.fuse != NOTHING_FUSED:
+        raise UnsupportedError(
+            f"{spec.backend}: --fuse {spec.fuse} is for pydlbench's own backends; nearest: none"
+        )
+    roles = roles_of_kernel(spec.layer, spec.pass_)
+    wanted = [(spec.layer.shapes()[role], shared.memory(0, role).size) for role in roles]
+    arrays = list(getattr(operator, "operands", ()))
+    plain = all(type(array) is np.ndarray for array in arrays)
+    if (
+        not plain
+        or [(array.shape, array.nbytes) for array in arrays] != wanted
+        or not arrays[roles.index(spec.layer.result(spec.pass_))].flags.c_contiguous
+    ):
+        raise UnsupportedError(
+            f"{spec.backend}: the results of timed calls cannot be compared; nearest: an operator "
+            f"whose attribute operands has NumPy arrays in plain shapes for {', '.join(roles)}, "
+            "the result contiguous"
+        )
+    return [_array_transfer(array.view()) for array in arrays]
+
+
+def _array_transfer(array: NDArray[Any]) -> Transfer:
+    """Return a transfer to and from a view that nobody else has."""
+    if array.flags.c_contiguous:
+        return memory_transfer(array.ctypes.data)
+
+    def move(other: int, length: int, inward: bool) -> None:
+        memory: Any = (ctypes.c_char * length).from_address(other)
+        plain = _MEMORY(memory, array.dtype).reshape(array.shape)
+        _COPY(*((array, plain) if inward else (plain, array)))
+
+    return move
+
+
+seal(
+    sys.modules[__name__],
+    *("MOVE", "_COPY", "_MEMORY", "memory_transfer", "_array_transfer", "_array_transfers"),
+)
 
 
 @sealed
@@ -116,7 +170,7 @@ def prepare(
     """Prepare a user's kernel on shared memory; called by the host.
 
     Args:
-        backend: backend of this process, which has a method ``transfers``.
+        backend: backend of this process: PyTorch with a user's kernel, or one of another package.
         spec: a :class:`KernelSpec` as JSON.
         preparation: a :class:`Preparation` as JSON.
         path: file of the shared memory.
@@ -131,5 +185,8 @@ def prepare(
     cold = asked.cache == "all-cold" and not asked.on_gpu
     hot = msgspec.structs.replace(asked, cache="hot") if cold else asked
     kernel = backend.prepare(hot, how)
-    transfers = backend.transfers(kernel.operator)
+    if is_user_model(asked.mode or ""):
+        transfers = backend.transfers(kernel.operator)
+    else:
+        transfers = _array_transfers(getattr(kernel, "operator", None), shared, asked)
     return SharedKernel(kernel, transfers, shared, asked, how.cold_bytes if cold else 0)
