@@ -354,6 +354,11 @@ def kind_of(call: RecordedCall) -> str:
     return "layer" if any(map(runs_library, names)) else "pointwise"
 
 
+def is_copy(call: RecordedCall) -> bool:
+    """Return whether a pointwise call only moves or converts elements."""
+    return kind_of(call) == "pointwise" and _meaning(call).kind == "copy"
+
+
 def _fed(step: StepSpec) -> tuple[RecordedCall, ...]:
     """Return the call that copies images and labels from the host, if the step has one."""
     if step.feed != "host":

@@ -19,7 +19,7 @@ from pydlbench.analysis.estimate import (
     plan_step,
     range_of,
 )
-from pydlbench.analysis.mapped import MappedCall, kernels_of, kind_of, map_step
+from pydlbench.analysis.mapped import MappedCall, is_copy, kernels_of, kind_of, map_step
 from pydlbench.backends import capabilities
 from pydlbench.errors import PrimitiveError, PydlbenchError, UnsupportedError, UsageError
 from pydlbench.grouping import group_by, sum_by
@@ -37,7 +37,7 @@ from pydlbench.runner.rows import empty_row
 from pydlbench.runner.session import Session
 from pydlbench.steps.run import runs_in_turn
 from pydlbench.timing.statistics import sum_known
-from pydlbench.units import percent, some_names
+from pydlbench.units import format_seconds, percent, some_names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,7 +166,9 @@ class Observations:
         every = () if self.breakdown is None else self.breakdown.calls
         kinds = ("layer", "pointwise") if kind is None else (kind,)
         return [
-            calls for calls in every if calls.alone_s is not None and kind_of_calls(calls) in kinds
+            calls
+            for calls in every
+            if calls.alone_s is not None and kind_of(_recorded(calls)) in kinds
         ]
 
     def time_of(self, kind: str, native_s: float) -> tuple[float, str]:
@@ -186,6 +188,15 @@ class Observations:
         lines = {} if self.breakdown is None else self.breakdown.lines
         module = name.partition(_LIKE)[0]
         return (f"{module} is called in {lines[module]}",) if module in lines else ()
+
+    def copied(self) -> tuple[str, ...]:
+        """Return as evidence the copies among the pointwise calls, if they matter."""
+        copies = [calls for calls in self.calls("pointwise") if is_copy(_recorded(calls))]
+        seconds = sum(calls.alone_s or 0.0 for calls in copies)
+        if not self.matters(seconds):
+            return ()
+        names = dict.fromkeys(f"{calls.operator} of {calls.module}" for calls in copies)
+        return (f"copies among them, {format_seconds(seconds)}: {some_names(list(names))}",)
 
     def convolutions(self) -> list[EvidenceSite]:
         """Return the step's convolutions."""
@@ -358,15 +369,13 @@ class _Alike:
         return sum_known(calls.native_s for calls in self.calls)
 
 
-def kind_of_calls(calls: BrokenDownCall) -> str:
-    """Return the kind of calls; see :func:`pydlbench.analysis.mapped.kind_of`."""
-    return kind_of(
-        RecordedCall(
-            signature=(*calls.signatures, "")[0],
-            operator=calls.operator,
-            direction=calls.direction,
-            names=(calls.module,),
-        )
+def _recorded(calls: BrokenDownCall) -> RecordedCall:
+    """Return the first of equal calls of a breakdown as it was recorded."""
+    return RecordedCall(
+        signature=(*calls.signatures, "")[0],
+        operator=calls.operator,
+        direction=calls.direction,
+        names=(calls.module,),
     )
 
 
@@ -380,7 +389,8 @@ def work_of(breakdown: BreakdownRecord) -> str:
         return ", ".join(f"{name} {percent(seconds[name] / whole)}" for name in ranked)
 
     by_direction = shares(lambda calls: calls.direction)
-    return f"calls by direction: {by_direction}; by kind: {shares(kind_of_calls)}"
+    by_kind = shares(lambda calls: "copy" if is_copy(one := _recorded(calls)) else kind_of(one))
+    return f"calls by direction: {by_direction}; by kind: {by_kind}"
 
 
 # The text between a module's name and the number of other equal calls.

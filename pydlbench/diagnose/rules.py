@@ -432,7 +432,7 @@ def find_fusion(seen: Observations) -> Iterator[Hypothesis]:
         reason="pointwise layers bound by memory",
         symptom=f"{format_seconds(seconds)} of each step "
         f"({seen.share(seconds)}) go into layers that hardly compute",
-        evidence=(f"pointwise layers, {who}",),
+        evidence=(f"pointwise layers, {who}", *seen.copied()),
         cause="each of them reads its input from memory and writes it back; joined with the layer "
         "before, it would do neither",
         experiment=joining(seen, mode),

@@ -30,8 +30,19 @@ CASE = StepSpec(
 STEP_S, CALL_S, NATIVE_S = 1.0, 0.1, 0.01
 
 
+# What a model makes with ``clone()`` or ``to()``, and what it computes with.
+IMAGES = "float32[2, 8, 6, 6](288, 36, 6, 1)"
+COPIES = [
+    f"aten.clone.default({IMAGES})",
+    f"aten.clone.default({IMAGES}, memory_format=torch.channels_last)",
+    f"aten._to_copy.default({IMAGES}, dtype=torch.bfloat16)",
+    f"aten.copy_.default({IMAGES}, {IMAGES})",
+]
+COMPUTED = [f"aten.relu.default({IMAGES})", f"aten.mul.Tensor({IMAGES}, {IMAGES})"]
+
+
 @pytest.fixture
-def mapped():
+def mapped(request):
     # The second convolution has channels that fill no vector.
     odd = msgspec.structs.replace(
         CALLS[0],
@@ -42,7 +53,8 @@ def mapped():
         names=("stem",),
         parts=(),
     )
-    return (odd, *CALLS), map_calls((odd, *CALLS), "training", "fp32", "cpu", None)
+    calls = (odd, *CALLS, *getattr(request, "param", ()))
+    return calls, map_calls(calls, "training", "fp32", "cpu", None)
 
 
 @pytest.fixture
@@ -138,6 +150,23 @@ def test_the_work_of_a_step_is_told_by_direction_and_kind(look):
     assert "optimizer 10 %" in by_direction
     assert "optimizer 10 %" in by_kind
     assert not any("by direction" in note for note in look(explained=False)[1])
+
+
+@pytest.mark.parametrize(
+    ("mapped", "copied"),
+    [
+        ((RecordedCall(signature=one, operator=operator_of(one), names=("c",)),), one in COPIES)
+        for one in (*COPIES, *COMPUTED)
+    ],
+    indirect=["mapped"],
+)
+def test_copies_are_told_from_other_pointwise_calls(look, mapped, copied):
+    found, notes = look()
+    (work,) = (note for note in notes if note.startswith("calls by direction"))
+    assert ("copy 10 %" in work) is copied
+    seen = [line for because in found.values() for one in because for line in one.evidence]
+    name = f"{mapped[0][-1].operator} of c"
+    assert any(line.startswith("copies") and name in line for line in seen) is copied
 
 
 def test_each_recorded_call_is_started_with_a_layer_or_without(mapped):
