@@ -256,7 +256,8 @@ class Autotuner(abc.ABC):
         reasons = "; ".join(dict.fromkeys(c.reason or "" for c in self.candidates))
         if refused == len(self.candidates):  # all unsupported, none wrong
             raise UnsupportedError(reasons)
-        raise PrimitiveError(f"no candidate gives a right result: {reasons}")
+        what = "wrong result" if len(self.candidates) == 1 else "no candidate gives a right result"
+        raise PrimitiveError(f"{what}: {reasons}")
 
     def take(self) -> KernelCandidate:
         """Return the first candidate after one execution: it was chosen and verified before.

@@ -12,12 +12,13 @@ from typing import Any, ClassVar, Final
 import msgspec
 
 from pydlbench.cli import step
+from pydlbench.cli.compare_kernels import OF_LAYERS
 from pydlbench.cli.compare_options import CompareOptions
 from pydlbench.cli.measuring import answer
 from pydlbench.cli.options import flag_of
 from pydlbench.cli.output import row_warnings
 from pydlbench.cli.steps import USER_MODEL_OPTIONS, ModelTask, StepOptions, StepsTask
-from pydlbench.compare.comparison import Comparison
+from pydlbench.compare.comparison import UNCLEAR, Comparison
 from pydlbench.compare.kernels import compare_kernels
 from pydlbench.compare.models import change_of, compare_models, impossible_steps, is_resolved
 from pydlbench.errors import PydlbenchError, UsageError
@@ -320,9 +321,11 @@ def _comparison(
 def _blocks(
     comparison: Comparison, steps: Sequence[StepRecord], *, everything: bool = False
 ) -> list[Block]:
-    """Return the report on two kernels or steps; of steps with the command that explains B's."""
+    """Return the report on two kernels or steps, with the command to run next."""
     if comparison.change is None:
-        return comparison_report(comparison, everything=everything)
+        return comparison_report(
+            comparison, following=_after_kernels(comparison), everything=everything
+        )
     spec = steps[-1].spec
     words = [] if spec.swaps else ["pydlbench", "breakdown", *step_words(spec)]
     return change_report(comparison, following=shlex.join(words), everything=everything)
@@ -337,14 +340,26 @@ def _reasons(outcomes: Sequence[Result]) -> list[str]:
     ]
 
 
-def _stored_margin(run: RunRecord) -> float | None:
-    """Return the value of ``--same`` in a run's command line; None if it is not known."""
-    from pydlbench.cli.compare_options import CompareOptions
+def _after_kernels(comparison: Comparison) -> str:
+    """Return the command after a comparison of kernels: their limits, or more repetitions."""
+    args = _stored_options(comparison.b.command)
+    if args is None or not comparison.rows:
+        return ""
+    given = [
+        word for name in OF_LAYERS for text in getattr(args, name) for word in (flag_of(name), text)
+    ]
+    words = ["layers", *given, "--backend", ",".join(args.runs)]
+    if comparison.counts[UNCLEAR]:
+        words = ["compare", *args.runs, *given, "--repetitions", str(3 * args.repetitions)]
+    return shlex.join(["pydlbench", *words])
 
-    if run.command[1:2] != ("compare",):
+
+def _stored_options(command: Sequence[str]) -> CompareOptions | None:
+    """Return the options of a run's command line; None if they are not known."""
+    if tuple(command[1:2]) != ("compare",):
         return None
     try:
-        return CompareOptions.parse(run.command[2:]).same
+        return CompareOptions.parse(command[2:])
     except (PydlbenchError, SystemExit):  # a command line of another version
         return None
 
@@ -354,5 +369,7 @@ def stored_report(loaded: Loaded) -> list[Block]:
     kernels = [Measurement.from_dict(entry.document) for entry in loaded.table("layer")]
     steps = [StepRecord.from_dict(entry.document) for entry in loaded.table("step")]
     changes = [ModelChange.from_dict(entry.document) for entry in loaded.table("change")]
-    comparison = _comparison(kernels, steps, changes, loaded.record, _stored_margin(loaded.record))
+    options = _stored_options(loaded.record.command)
+    margin = None if options is None else options.same
+    comparison = _comparison(kernels, steps, changes, loaded.record, margin)
     return [] if comparison is None else _blocks(comparison, steps)

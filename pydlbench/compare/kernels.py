@@ -58,10 +58,11 @@ def compare_kernels(
     shared = [name for name in own[0] if name in own[1]]
     pairs = [Pair(places[0][name], places[1][name]) for name in shared]
     rerun = [_pair(own[0][name], own[1][name]) for name in shared]
+    once = sum(map(is_user_model, names)) == 1
     compared = compare_interleaved(
         *(a, b, Matching(pairs=pairs, only_a=[], only_b=[], untimed=[]), rerun),
         MARGIN if margin is None else margin,
-        notes=(CALLED_ONCE,) if sum(map(is_user_model, names)) == 1 else (),
+        notes=(CALLED_ONCE,) if once and any(pair.logs for pair in rerun) else (),
         confidence=CONFIDENCE,
     )
     refused = (

@@ -67,12 +67,15 @@ def names_of(rows: Iterable[SideRow]) -> str:
 
 def side_lines(comparison: Comparison) -> list[str]:
     """Return the lines on A and B."""
-    lines = [f"{mark}  {_side(side)}" for mark, side in (("A", comparison.a), ("B", comparison.b))]
-    if comparison.passes:
-        lines.append(
-            f"both measured here, in turn, each prepared {quantity(comparison.passes, 'time')}: "
-            f"{comparison.b.machine or 'machine not recorded'}"
-        )
+    b, passes = comparison.b, comparison.passes
+    lines = [
+        f"{mark}  {side.name if passes else _side(side)}"
+        for mark, side in (("A", comparison.a), ("B", b))
+    ]
+    if passes:
+        in_turn = f"both measured here, in turn, each prepared {quantity(passes, 'time')}"
+        words = (in_turn, b.run_id and f"run {b.run_id}", b.machine or "machine not recorded")
+        lines.append("  ".join(filter(None, words)))
     if comparison.matching.axis:
         first, second = comparison.matching.values
         lines.append(
@@ -238,6 +241,8 @@ def _side(side: Side) -> str:
 # The conclusion: one sentence on the result, and one on what to do next.
 
 _MAX_NAMED_CHANGES = 3
+# Settings whose values name a row among others.
+_SHORT_AXES: Final = frozenset(("pass_", "precision", "backend", "mode", "cache"))
 
 
 def conclude(comparison: Comparison) -> list[str]:
@@ -254,9 +259,7 @@ def conclude(comparison: Comparison) -> list[str]:
     groups = group_by(comparison.rows, lambda row: row.verdict)
     total = len(comparison.rows)
     changed = [
-        _changed(groups[verdict], comparison.rows)
-        for verdict in (SLOWER, FASTER)
-        if verdict in groups
+        _changed(groups[verdict], comparison) for verdict in (SLOWER, FASTER) if verdict in groups
     ]
     if changed:
         sentence = f"B is {' and '.join(changed)}"
@@ -326,16 +329,23 @@ def _single(comparison: Comparison) -> str:
     return f"{text}, {' against '.join(map(format_seconds, medians))}"
 
 
-def _changed(rows: Sequence[ComparedRow], every: Sequence[ComparedRow]) -> str:
+def _changed(rows: Sequence[ComparedRow], comparison: Comparison) -> str:
     """Return ``4 % slower in 2 of 11 rows (conv1, conv2)``, or a range if they differ."""
+    every = comparison.rows
     ratios = sorted(row.estimate.ratio for row in rows)
     slow = ratios[0] > 1
     least, most = (ratios[0], ratios[-1]) if slow else (ratios[-1], ratios[0])
     first, second = change(least), change(most)
     much = first if first == second else _range(first, second)
     ordered = sorted(rows, key=lambda row: -row.estimate.ratio if slow else row.estimate.ratio)
-    unique = len({row.b.layer for row in every}) == len(every)
-    names = [row.b.layer if unique else describe(row.b) for row in ordered]
+    layers = {row.b.layer for row in every}
+    axes = [] if len(layers) == len(every) else _varying(comparison, every)
+    names = [
+        " ".join(str(getattr(row.b, axis)) for axis in (*["layer"] * (len(layers) > 1), *axes))
+        if _SHORT_AXES.issuperset(axes)
+        else describe(row.b)
+        for row in ordered
+    ]
     more = ", ..." if len(names) > _MAX_NAMED_CHANGES else ""
     shown = ", ".join(names[:_MAX_NAMED_CHANGES])
     return f"{much} in {len(rows)} of {quantity(len(every), 'row')} ({shown}{more})"
@@ -381,11 +391,14 @@ _AXES: Final = (
 _LAYER_AXES: Final = frozenset(("cache", "fuse", "propagation"))
 
 
-def comparison_report(comparison: Comparison, *, everything: bool = True) -> list[Block]:
+def comparison_report(
+    comparison: Comparison, *, following: str = "", everything: bool = True
+) -> list[Block]:
     """Return the conclusion, the sides, warnings, the rows, and rows without a partner.
 
     Args:
         comparison: a comparison with at least one row.
+        following: the command to run next; "" for none.
         everything: show all rows, however many there are.
     """
     shown = _shown(comparison.rows, everything)
@@ -396,7 +409,7 @@ def comparison_report(comparison: Comparison, *, everything: bool = True) -> lis
         *(f"note: {note}" for note in comparison.notes),
     ]
     return [
-        Headline(conclude(comparison)),
+        Headline([*conclude(comparison), *([f"next: {following}"] if following else ())]),
         Heading(side_lines(comparison), bold=0),
         Lines(
             [f"warning: {difference.text}" for difference in comparison.differences],

@@ -22,7 +22,7 @@ class RunnerOptions:
             see :func:`pydlbench.study.plan.repetitions`.
         renew: start new processes for each repetition, also of a single row.
         fresh: with ``renew``, also replace the processes of frameworks in each repetition, and not
-            only once.
+            only once; slow rows take all repetitions, too.
         keep_samples: keep the raw samples in the record.
         algorithms: time, verify and list every candidate.
         estimate: native rows are summands of an estimate. The search for their kernels is

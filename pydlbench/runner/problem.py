@@ -71,6 +71,7 @@ class RowProblem:
             repetitions; native ones get new memory in each.
         in_place: whether native kernels of earlier repetitions keep their memory until the end, so
             that later ones of the same process get other memory.
+        whole: whether slow backends, too, take all repetitions.
     """
 
     def __init__(
@@ -81,11 +82,12 @@ class RowProblem:
         *,
         keep: bool = False,
         in_place: bool = False,
+        whole: bool = False,
     ) -> None:
         self.specs = list(specs)
         self._alone = len(specs) == 1
         self._kernels, self._repetitions, self._keep = kernels, repetitions, keep
-        self._in_place = in_place
+        self._in_place, self._whole = in_place, whole
         self._held: list[RemoteKernel[KernelFacts] | None] = []
         self._taken = 0
         self._runs = [BackendRun(spec, patience=1 if repetitions > 1 else 0) for spec in specs]
@@ -383,7 +385,7 @@ class RowProblem:
         for run in timed:
             self._settle_rival(run, beyond_doubt=self._count(run) < _RIVAL_REPETITIONS)
         series = {index: self._study.table.series(run.usual) for index, run in enumerate(timed)}
-        if len(series) < 2:
+        if len(series) < 2 or self._whole:
             return
         best, to_best = ratios(series, _references(timed))
         for index, run in enumerate(timed):

@@ -291,13 +291,15 @@ def repeated_problems(
             measured next.
         renew: whether processes are replaced. If not, each kernel is prepared in new memory beside
             those of earlier repetitions.
-        fresh: whether those of frameworks are replaced in each repetition.
+        fresh: whether those of frameworks are replaced in each repetition, and slow rows take all
+            repetitions, too.
         memory_bytes: free memory; for a GPU, all of its memory.
         effort: called before each repetition of a problem, with its specs and all rows so far;
             returns the reason why it is not worth it, or None. Without it all problems are repeated
             until they are finished.
     """
-    problems = _problems(kernels, groups, count, renew, _KEPT_SHARE * (memory_bytes or 0))
+    room = _KEPT_SHARE * (memory_bytes or 0)
+    problems = _problems(kernels, groups, count, room, renew=renew, whole=fresh)
     order = random_order(kernels.seed)
     rows: dict[KernelSpec, Measurement] = {}
     try:
@@ -334,8 +336,10 @@ def _problems(
     kernels: SessionKernels,
     groups: Sequence[Sequence[KernelSpec]],
     count: int,
-    renew: bool,
     room: float,
+    *,
+    renew: bool,
+    whole: bool,
 ) -> list[RowProblem]:
     """Return the problems of groups; prepared kernels take at most ``room`` bytes."""
     problems = []
@@ -345,7 +349,8 @@ def _problems(
         room -= held if keep else 0
         once = _held_bytes(spec for spec in group if spec.pass_ in spec.layer.passes)
         in_place = not renew and count * once <= room
-        problems.append(RowProblem(kernels, group, count, keep=keep, in_place=in_place))
+        how = {"keep": keep, "in_place": in_place, "whole": whole}
+        problems.append(RowProblem(kernels, group, count, **how))
     return problems
 
 

@@ -1,10 +1,14 @@
 """Two kernels in turn: the verdict of each row, and kernels that are refused are not ranked."""
 
+import shlex
+from types import SimpleNamespace
+
 import msgspec
 import pytest
 from invented_rows import measurement
 
 from pydlbench.cli.compare_kernels import read_task
+from pydlbench.cli.compare_models import stored_report
 from pydlbench.cli.compare_options import CompareOptions
 from pydlbench.compare.kernels import CALLED_ONCE, compare_kernels, name_of
 from pydlbench.errors import UsageError
@@ -77,6 +81,28 @@ def test_rows_of_several_caches_and_passes_pair_up_by_what_they_compute(run_reco
     }
     assert found.notes == (CALLED_ONCE,)
     assert "all-cold" in as_text(comparison_report(found))
+
+
+@pytest.mark.parametrize(
+    ("factor", "command"),
+    [
+        (1.5, "layers --shape relu:ic64 --cache hot,all-cold --backend a.py:f,native"),
+        (1.02, "compare a.py:f native --shape relu:ic64 --cache hot,all-cold --repetitions 30"),
+    ],
+)
+def test_the_next_command_is_on_limits_or_more_repetitions(run_record, factor, command):
+    words = shlex.split("compare a.py:f native --shape relu:ic64 --cache hot,all-cold")
+    run = msgspec.structs.replace(run_record, command=("pydlbench", *words))
+    rows = [
+        row(kernel, times, cache=cache)
+        for kernel, times in (("a.py:f", 1.0), ("native", factor))
+        for cache in ("hot", "all-cold")
+    ]
+    documents = [SimpleNamespace(document=one.to_dict()) for one in rows]
+    stored = {"layer": documents, "step": [], "change": []}
+    headline, *_ = stored_report(SimpleNamespace(record=run, table=stored.__getitem__))
+    assert headline.lines[-1] == f"next: pydlbench {command}"
+    assert ("2 rows (hot, all-cold)" in headline.lines[0]) is (factor == 1.5)
 
 
 @pytest.mark.parametrize("side", ["A", "B"])

@@ -590,6 +590,14 @@ def test_who_is_slower_beyond_doubt_has_two_visits_and_the_others_go_on():
     assert [name for name, *_ in host.asked].count("numba") == 2
 
 
+def test_a_comparison_of_two_takes_all_repetitions_of_the_slow_one():
+    host = Host(native=Invented(), numba=Invented(kernel_s=2e-3))
+    problem = RowProblem(host, CASES, 6, whole=True)
+    while not problem.finished:
+        problem.repeat()
+    assert [row.time.repetitions for _, row in problem.results] == [6, 6]
+
+
 def test_whose_pages_are_still_to_be_looked_at_is_visited_once_more():
     eager = KernelSpec(layer=CONV, backend="torch", mode="eager")
     host = Host(native=Invented(), eager=Invented(kernel_s=2e-3, allocation_s=1e-3))
