@@ -148,6 +148,8 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="only short commands")
     parser.add_argument("--md", type=Path, metavar="FILE", help="write the table as Markdown")
     options = parser.parse_args()
+    # A shell starts its background commands, and so their children, with SIGINT ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     compileall.compile_dir(Path(pydlbench.__file__).parent, quiet=2)
     chosen = [row for row in ROWS if options.only in row.words and (row.quick or not options.quick)]
     table = []
