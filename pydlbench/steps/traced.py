@@ -43,6 +43,8 @@ _SHORT_STEPS_S: Final = 2.5
 _LONG_STEPS_S: Final = 30.0
 # Rounds that give the time of a round and the cost of tracing; more follow if that seems high.
 _FIRST_ROUNDS: Final = 2
+# Seconds of a step from which one round is enough to choose the way to trace it.
+_LONG_STEP_S: Final = 0.25
 # Maximum ratio of traced to untraced step; above it the trace does not represent the step.
 _MAX_TRACING_COST: Final = 1.03
 # Maximum share of a module's time taken by calls without a roofline if the module is to have one.
@@ -220,14 +222,18 @@ def traced_rounds(
 def _sampled(
     kernel: RemoteKernel[StepFacts], facts: TraceFacts, way: str, most: int, *, briefly: bool
 ) -> Rounds:
-    first = kernel.sample(ChunkRequest(samples=_FIRST_ROUNDS, untimed=1, timing=way))
     shape = len(facts.calls), len(facts.gaps)
+    first = kernel.sample(ChunkRequest(samples=1, untimed=1, timing=way))
     rounds = Rounds.of_seconds(first.seconds, *shape)
+    if not briefly or rounds.plain_s[0] < _LONG_STEP_S:
+        others = kernel.sample(ChunkRequest(samples=_FIRST_ROUNDS - 1, timing=way))
+        rounds += Rounds.of_seconds(others.seconds, *shape)
     # The cost of time stamps does not matter: they time calls in a row, beside the untraced step.
     if briefly and (way == "stamps" or rounds.cheap):
         return rounds
-    round_s = max(first.wall_s, sum(rounds.traced_s) + sum(rounds.plain_s)) / _FIRST_ROUNDS
-    more = rounds_wanted(round_s, most) - _FIRST_ROUNDS
+    done = len(rounds.traced_s)
+    round_s = max(first.wall_s, (sum(rounds.traced_s) + sum(rounds.plain_s)) / done)
+    more = rounds_wanted(round_s, most) - done
     if more > 0:
         # More would only tell again that tracing costs little.
         plain = way == "stamps" or not rounds.cheap

@@ -271,3 +271,12 @@ def test_choosing_a_way_takes_two_rounds_where_the_profiler_costs_little():
     assert cheap.steps == 3
     assert traced_rounds(dear, FACTS, briefly=True)[1].way == "stamps"
     assert dear.steps == (3 + 2) + 3
+
+
+def test_choosing_a_way_takes_one_round_of_a_long_step():
+    dear, stamps = (1.1, 1.0, 0.6, 0.3), (0.95, 1.0, 0.5, 0.3)
+    cheap, both = Kernel(profile=(1.01, 1.0, 0.6, 0.3)), Kernel(profile=dear, stamps=stamps)
+    assert traced_rounds(cheap, FACTS, briefly=True)[1].way == "profile"
+    assert cheap.steps == 2
+    assert traced_rounds(both, FACTS, briefly=True)[1].way == "stamps"
+    assert both.steps == (2 + 3) + 2

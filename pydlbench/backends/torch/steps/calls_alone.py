@@ -36,6 +36,9 @@ from pydlbench.errors import UnsupportedError
 from pydlbench.grouping import group_by
 
 _aten: Any = torch.ops.aten
+# Number of different random values of a made-up operand; a larger operand repeats them. The number
+# divides no usual length, so that the rows of an operand differ.
+_DISTINCT: Final = 1_000_003
 
 
 class CallOperator:
@@ -271,14 +274,20 @@ def _block(value: Value, size: int, device: str, stream: torch.Generator) -> tor
     dtype: torch.dtype = getattr(torch, value.dtype)
     count = max(1, -(-size // dtype.itemsize))
     if dtype.is_floating_point:
-        values = torch.rand(count, generator=stream).mul_(2).sub_(1).to(dtype)
+        values = _random(count, stream).mul_(2).sub_(1).to(dtype)
     elif dtype.is_complex:
-        values = torch.view_as_complex(torch.rand(count, 2, generator=stream)).to(dtype)
+        values = torch.view_as_complex(_random(2 * count, stream).view(count, 2)).to(dtype)
     elif dtype == torch.bool:
-        values = torch.rand(count, generator=stream) < 0.5
+        values = _random(count, stream) < 0.5
     else:
         values = torch.zeros(count, dtype=dtype)
     return values.to(device)
+
+
+def _random(count: int, stream: torch.Generator) -> torch.Tensor:
+    """Return numbers that are uniform in [0, 1); many of them repeat."""
+    values = torch.rand(min(count, _DISTINCT), generator=stream)
+    return values.repeat(-(-count // _DISTINCT))[:count] if count > _DISTINCT else values
 
 
 def _written(function: Any, arguments: Any, keywords: dict[str, Any]) -> list[torch.Tensor]:

@@ -36,6 +36,15 @@ def test_a_text_has_what_changes_the_time():
     )
 
 
+def test_rows_of_a_large_made_up_operand_differ():
+    text = text_of(aten.neg.default, torch.empty(3, 1 << 20))
+    (operand,) = CallOperator(parse(text), "cpu").arguments
+    assert (operand[0] != operand[1]).float().mean() > 0.99
+    assert operand.min() < -0.99
+    assert operand.max() > 0.99
+    assert abs(operand.mean()) < 0.01
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
