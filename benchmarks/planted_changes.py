@@ -41,7 +41,7 @@ from numpy.typing import NDArray
 
 import pydlbench
 from pydlbench.cli.compare_models import LEAST_REPETITIONS, MAX_REPETITIONS
-from pydlbench.compare.models import LEVEL, MARGIN, is_decided
+from pydlbench.compare.models import CONFIDENCE, LEVEL, MARGIN, WORTH_A_LOOK, is_decided
 from pydlbench.compare.statistics import judge, scatter_of_means, weighted_spread
 from pydlbench.report.text import markdown_table
 from pydlbench.units import percent
@@ -253,7 +253,9 @@ def simulated(change: float, scatter: float, seed: int) -> tuple[str, int]:
             break
     spread = weighted_spread(rounds)
     scatters = scatter_of_means(spread, np.array(["step"]))
-    (estimate,) = judge(spread.means, scatters, [None], MARGIN, level=LEVEL)
+    (estimate,) = judge(
+        spread.means, scatters, [None], MARGIN, None, CONFIDENCE, WORTH_A_LOOK, LEVEL
+    )
     return estimate.verdict, len(rounds)
 
 

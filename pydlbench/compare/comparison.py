@@ -106,6 +106,8 @@ class Comparison:
         notes: notes for the reader.
         installations: whether the sides are two installations, which may have other libraries.
         confidence: level of the interval of a single ratio.
+        worth: changes beyond it are worth a look: a row is SAME, too, if its interval lies within
+            what it resolves and within this; 0 if only the margin counts.
         change: of two steps, whether they compute the same, and by which calls they differ.
         refused: kernels that are not ranked, each with the reason: they compute something else,
             or cheat.
@@ -124,6 +126,7 @@ class Comparison:
     notes: tuple[str, ...] = ()
     installations: bool = False
     confidence: float = CONFIDENCE
+    worth: float = 0.0
     change: ModelChange | None = None
     refused: tuple[str, ...] = ()
 
@@ -157,8 +160,7 @@ class Comparison:
     def same_within(self) -> float:
         """The largest change that a row which is SAME may have, as a fraction."""
         known = [row.estimate.resolution or 1.0 for row in self.rows if row.verdict == SAME]
-        largest = self.margin if self.passes else WORTH_A_LOOK
-        return max(self.margin, min(largest, max(known, default=1.0) - 1))
+        return max(self.margin, min(self.worth, max(known, default=1.0) - 1))
 
     @property
     def lost(self) -> list[SideRow]:

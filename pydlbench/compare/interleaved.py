@@ -74,6 +74,7 @@ def compare_interleaved(
     notes: tuple[str, ...] = (),
     confidence: float = CONFIDENCE,
     level: float = ALPHA,
+    worth: float = 0.0,
 ) -> Comparison:
     """Compare two sides that were measured interleaved.
 
@@ -88,6 +89,7 @@ def compare_interleaved(
         notes: notes for the reader.
         confidence: level of the interval of a single ratio.
         level: level of the test behind FASTER and SLOWER.
+        worth: see ``Comparison``.
     """
     measured = [pair for pair in rerun if pair.logs]
     pairs, untimed = [], list(matching.untimed)
@@ -111,7 +113,7 @@ def compare_interleaved(
     ]
     cycles = np.array([_mean(pair.cycles) for pair in measured])
     scatter = scatter_of_means(spread, kinds_of(pair.a for pair in pairs))
-    estimates = judge(spread.means, scatter, against, margin, cycles, confidence, level=level)
+    estimates = judge(spread.means, scatter, against, margin, cycles, confidence, worth, level)
     return Comparison(
         a=dataclasses.replace(a, rows=[pair.a for pair in pairs]),
         b=dataclasses.replace(b, rows=[pair.b for pair in pairs]),
@@ -131,6 +133,7 @@ def compare_interleaved(
         passes=max((len(pair.logs) for pair in measured), default=0),
         notes=(*_lost(rerun), *notes),
         confidence=confidence,
+        worth=worth,
     )
 
 

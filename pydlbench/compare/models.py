@@ -23,6 +23,9 @@ from pydlbench.timing.statistics import median
 #: Ratios within 1 +- this count as the same. Steps in turn, in as many processes, differ by less
 #: than stored runs do.
 MARGIN: Final = 0.01
+#: Changes that are worth a look: steps whose interval lies within it, and within the resolution,
+#: are the same, too.
+WORTH_A_LOOK: Final = 0.03
 #: Level of the interval of the ratio.
 CONFIDENCE: Final = 0.95
 #: Level of the test of the ratio. Its weights and the end of the repetitions depend on the ratios,
@@ -170,6 +173,7 @@ def compare_models(
         tuple(notes),
         CONFIDENCE,
         LEVEL,
+        WORTH_A_LOOK,
     )
     return dataclasses.replace(
         compared,

@@ -143,6 +143,7 @@ def compare(
         geomean=geomean,
         differences=differences(a, b, pairs),
         margin=margin,
+        worth=WORTH_A_LOOK,
         replicates=sum(len(runs) for runs in groups if len(runs) > 1),
         assumed_sd=None if all(map(_is_known, spreads)) else RUN_SD,
     )

@@ -12,7 +12,6 @@ from pydlbench.compare.comparison import (
     SAME,
     SLOWER,
     UNCLEAR,
-    WORTH_A_LOOK,
     ComparedRow,
     Comparison,
     Estimate,
@@ -132,8 +131,8 @@ def legend(comparison: Comparison) -> list[str]:
             "them"
         )
     same = f"the interval lies within {100 * comparison.margin:g} %"
-    if not comparison.passes:
-        same += f", or within what the row resolves (at most {100 * WORTH_A_LOOK:g} %)"
+    if comparison.worth > comparison.margin:
+        same += f", or within what the row resolves (at most {100 * comparison.worth:g} %)"
     chance = f"the chance of a false verdict among all rows is {100 * ALPHA:g} %"
     return [
         f"ratio: B over A; {interval_of}",
@@ -309,7 +308,7 @@ def ratio_sentence(comparison: Comparison) -> str:
     if estimate.verdict == SLOWER:
         return f"B is slower than A: it takes {ratio}, {times}"
     if estimate.verdict == SAME:
-        return f"B is as fast as A within {100 * comparison.margin:g} %: it takes {ratio}, {times}"
+        return f"B is as fast as A within {_within(comparison)}: it takes {ratio}, {times}"
     known = estimate.resolution
     least = estimate.reason or (
         f"changes below {least_change(known)} cannot be told" if known else "too few repetitions"

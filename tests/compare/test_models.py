@@ -95,6 +95,27 @@ def test_the_verdict_is_that_of_the_rounds_in_turn(run_record, factor, scatter, 
     assert found.to_dict()["settings"]["confidence"] == 0.95
 
 
+@pytest.mark.parametrize(
+    ("ratio", "scatter", "verdict"),
+    [
+        (1.0, 0.02, "SAME"),  # it resolves 2.1 %
+        (1.006, 0.02, "SAME"),
+        (1.012, 0.02, "UNCLEAR"),
+        (1.0, 0.06, "UNCLEAR"),  # the interval reaches beyond 3 %
+    ],
+)
+def test_steps_are_the_same_within_what_the_comparison_resolves(
+    run_record, ratio, scatter, verdict
+):
+    ratios = {n: (ratio * (1 + scatter * (-1) ** n),) * 3 for n in range(12)}
+    found = compared(run_record, record("new", ratios=ratios))
+    (row,) = found.rows
+    assert row.verdict == verdict
+    if verdict == "SAME":
+        assert found.same_within == pytest.approx(row.estimate.resolution - 1)
+        assert max(row.estimate.ci_high, 1 / row.estimate.ci_low) < 1 + found.same_within
+
+
 def test_no_call_is_named_if_traced_steps_differ_otherwise(run_record):
     slow = {name: 3 * seconds for name, seconds in CALLS.items()}
     b = msgspec.structs.replace(record("new", 1.1), calls=record("new", calls=slow).calls)
