@@ -92,8 +92,8 @@ def _several_problems(problems: Sequence[Sequence[Measurement]]) -> list[str]:
     undecided = winners.count(None)
     if undecided:
         lines.append(
-            f"in {undecided} of {len(problems)} problems the fastest cannot be told apart from "
-            "another and none counts as the fastest."
+            f"in {undecided} of {quantity(len(problems), 'problem')} the two fastest cannot be told "
+            "apart, so that none counts as the fastest."
         )
     return lines
 
@@ -126,9 +126,10 @@ def _means(
         name: math.exp(sum(math.log(_ratio(problems[i][name])) for i in common) / len(common))
         for name in names
     }
+    wins = Counter(winners[i] for i in common)
     return ", ".join(
-        f"{name} {number(means[name], 3)}x the fastest "
-        f"({[winners[i] for i in common].count(name)} of {len(common)} fastest)"
+        f"{name} {number(means[name], 3)}x the fastest"
+        + (f" (fastest in {wins[name]} of {len(common)})" if wins[name] else "")
         for name in sorted(means, key=lambda name: means[name])
     )
 

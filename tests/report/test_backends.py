@@ -80,7 +80,7 @@ def test_many_problems_are_geometric_means(row_of):
     # One that was not run everywhere is compared where it was.
     rows.append(row_of("torch compiled", 3.0, layer="alexnet/conv3"))
     text, beside = compare_backends(rows)
-    means = ("torch eager 1.41x", "1 of 2", "native 2.00x", "1 of 2", "numba 5.66x", "0 of 2")
+    means = ("torch eager 1.41x", "1 of 2", "native 2.00x", "1 of 2", "numba 5.66x")
     assert says(text, "over 2 problems", *means)
     means = ("native 1.00x", "1 of 1", "torch eager 2.00x", "torch compiled 3.00x", "numba 4.00x")
     assert says(beside, "over 1 problem of 2", "torch compiled", *means)
