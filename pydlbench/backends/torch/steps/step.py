@@ -228,14 +228,19 @@ class TorchSubject(StepModel):
             count.copy_(before)
         return recording
 
+    def eager_step(self) -> TorchStep:
+        """Return a step in eager mode, with an optimizer of its own."""
+        return TorchStep(self, self.definition, eager=True)
+
     def record(self, *, ran: bool = False) -> RecordedStep:
         """Record a step in eager mode that is not the first one.
 
         Args:
-            ran: whether there was a first one.
+            ran: whether there was a first one that leaves no state.
         """
-        step = TorchStep(self, self.definition, eager=True)
-        if not ran:  # it creates the state of later steps: gradients to drop, the optimizer's state
+        step = self.eager_step()
+        # The first step creates the state of later ones: gradients to drop, the optimizer's state.
+        if not (ran or step.ran):
             step.run()
         again = functools.partial(self.recording, step)
         return RecordedStep(
@@ -249,7 +254,7 @@ class TorchSubject(StepModel):
             signatures: signatures of the recorded calls; calls that the step does not make are left
                 out.
         """
-        step = TorchStep(self, self.definition, eager=True)
+        step = self.eager_step()
         step.run()
         operands = StepOperands(self.spec.device, signatures)
         with operands:
@@ -455,6 +460,8 @@ class TorchStep:
         self, owner: TorchSubject, definition: StepDefinition, *, eager: bool = False
     ) -> None:
         self.owner, self.definition = owner, definition
+        #: Whether it has run.
+        self.ran = False
         # If the output were not a result, a compiler need not write it.
         keeps = bool({"output", "predictions"}.intersection(definition.fetch))
         #: Maps the arguments of the step to output and loss.
@@ -485,6 +492,7 @@ class TorchStep:
     ) -> tuple[Any, torch.Tensor | None]:
         """Run it once and return output and loss, as in the loop of a script."""
         owner, definition = self.owner, self.definition
+        self.ran = True
         owner.set_layers(definition)
         operands = owner.fed(batch) if definition.feed == "host" else owner.resident
         if not definition.backward:

@@ -234,6 +234,12 @@ class UserTorchModel(UserModel, TorchSubject):
 
         return computed
 
+    def eager_step(self) -> TorchStep:
+        """Return the timed step if it is eager: another one has an optimizer's state of its own."""
+        if self.spec.mode == "eager" and not self.has_compiled():
+            return self.step
+        return super().eager_step()
+
     @property
     def names(self) -> dict[torch.Tensor, str]:
         """The modules of the tensors with gradients, by tensor."""

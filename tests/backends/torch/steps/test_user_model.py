@@ -211,6 +211,19 @@ def test_a_model_is_timed_listed_call_by_call_and_run_as_a_chain(
     assert (again.facts.refused, again.facts.notes) == ({}, ())
 
 
+def test_the_trace_of_an_eager_training_step_needs_no_optimizer_besides_its_own(own, backend):
+    step = own(CONVOLVED, phase="training", own=UserModelSpec(optimizer="adamw"))
+    with UserTorchModel(backend, StepSpec.from_dict(step)) as model:
+        model.run()
+        runs = []
+        model.module.register_forward_hook(lambda *_: runs.append(1))
+        tracer = model.tracer(model.run)
+        assert len(runs) == 2  # both are recorded
+        (optimizer,) = {model.eager_step().optimizer, model.step.optimizer}
+        assert len(optimizer.state) == len(model.parameters)
+    assert not any("zeros" in call.operator for call in tracer.operators.calls)
+
+
 FAILING = """
     class Net(nn.Linear):
         def forward(self, x):
