@@ -92,8 +92,8 @@ def _several_problems(problems: Sequence[Sequence[Measurement]]) -> list[str]:
     undecided = winners.count(None)
     if undecided:
         lines.append(
-            f"in {undecided} of {quantity(len(problems), 'problem')} the two fastest cannot be told "
-            "apart, so that none counts as the fastest."
+            f"in {undecided} of {quantity(len(problems), 'problem')} the two fastest cannot be "
+            "told apart, so that none counts as the fastest."
         )
     return lines
 
