@@ -59,7 +59,7 @@ def run(args: ShapesOptions) -> int:
     )
     outputs.write(
         lambda: {"layers": [_entry(layer).to_dict() for layer in layers]},
-        lambda: _table(layers) if args.pattern else _summary(layers),
+        lambda: _table(layers, batch=bool(args.batch)) if args.pattern else _summary(layers),
     )
     return 0
 
@@ -123,7 +123,7 @@ def _summary(layers: list[Layer]) -> list[Block]:
     ]
 
 
-def _table(layers: list[Layer]) -> list[Block]:
+def _table(layers: list[Layer], *, batch: bool) -> list[Block]:
     """Return a line per layer, below a legend of the columns."""
     from pydlbench.records.record import columns_of
 
@@ -139,7 +139,7 @@ def _table(layers: list[Layer]) -> list[Block]:
     rate = f"{number(forward.intensity)} FLOP per byte"
     lines = [
         f"{name} needs {format_flops(forward.flops)}{most}: {rate}.",
-        f"next: pydlbench layers --shape {shlex.quote(name)}",
+        f"next: pydlbench layers --shape {shlex.quote(name)}{f' --batch {first.batch}' * batch}",
     ]
     return [Headline(lines), Lines(legend), TableBlock.from_rows(columns_of(rows, names), rows)]
 

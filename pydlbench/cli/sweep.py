@@ -479,7 +479,7 @@ def _summary(file: SweepFile, results: Results) -> list[Block]:
     if times:
         seconds, name = max(times)
         first = [
-            f"{name} takes longest of {quantity(len(times), 'row')}: {format_seconds(seconds)}"
+            f"{name} takes longest of {quantity(len(times), 'row')}: {format_seconds(seconds)}."
         ]
     if results.where is not None:
         first.append(f"next: pydlbench report {results.run.id}{results.where} -o sweep.html")

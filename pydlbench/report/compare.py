@@ -266,9 +266,10 @@ def conclude(comparison: Comparison) -> list[str]:
         count = "the row is" if total == 1 else f"all {total} rows are"
         sentence = f"no change is seen: {count} the same within {_within(comparison)}"
     elif SAME in groups:
+        verb = "is" if len(groups[SAME]) == 1 else "are"
         sentence = (
             f"nothing is known to be faster or slower: {len(groups[SAME])} of "
-            f"{quantity(total, 'row')} are the same within {_within(comparison)}"
+            f"{quantity(total, 'row')} {verb} the same within {_within(comparison)}"
         )
     elif total == 1:
         sentence = f"it is unclear which is faster: {_single(comparison)}"

@@ -408,8 +408,8 @@ def interval_line(record: ForecastRecord) -> str:
     if record.scored >= MIN_SCORED:
         return f"the 90 % interval is from the errors of {record.scored} earlier forecasts here"
     return (
-        f"the interval is assumed: only {record.scored} earlier forecasts here were scored, and "
-        f"it takes {MIN_SCORED} to know their errors"
+        f"the interval is assumed: forecasts that were scored here: {record.scored}; it takes "
+        f"{MIN_SCORED} to know their errors"
     )
 
 

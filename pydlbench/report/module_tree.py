@@ -316,7 +316,10 @@ def _branches(
     return [
         *blocks,
         Lines(
-            [_part(f"{call_name(leaf)}, {leaf.count} times", [leaf]) for leaf in leaves],
+            [
+                _part(f"{call_name(leaf)}, {quantity(leaf.count, 'time')}", [leaf])
+                for leaf in leaves
+            ],
             listed=True,
         ),
     ]

@@ -7,7 +7,15 @@ from collections.abc import Mapping, Sequence
 from pydlbench.grouping import group_by
 from pydlbench.records.measurement import Measurement, is_tied, less_exact
 from pydlbench.report.columns import AXES, axis_values, by_problem, label, short_name
-from pydlbench.units import join_names, number, percent, quantity, time_in, time_unit
+from pydlbench.units import (
+    format_seconds,
+    join_names,
+    number,
+    percent,
+    quantity,
+    time_in,
+    time_unit,
+)
 
 
 def compare_backends(timed: Sequence[Measurement]) -> list[str]:
@@ -158,7 +166,7 @@ def compare_settings(timed: Sequence[Measurement], settings: Sequence[str]) -> l
 
     Along one axis, its fastest and its slowest value are compared over the rows that all values
     have. With several axes, these are the fastest and the slowest row of a layer, or the row
-    furthest from its roof.
+    that takes most time above its limit.
 
     Args:
         timed: ``ok`` rows, at least two.
@@ -176,14 +184,21 @@ def compare_settings(timed: Sequence[Measurement], settings: Sequence[str]) -> l
             return [f"{len(timed)} settings of {fast.layer} differ by {_gap(ratio)}: {_TOO_CLOSE}."]
         text = f"fastest of {len(timed)} settings: {name}, {_two_digits(ratio)} faster than "
         return [f"{text}{label(slow, settings).removeprefix(slow.layer).strip() or slow.layer}."]
-    known = [row for row in timed if row.roofline is not None]
-    if not known:
+    lost = [
+        (row.time.median - row.roofline.time_s, row)
+        for row in timed
+        if row.time is not None and row.roofline is not None
+    ]
+    if not lost:
         return [f"{len(timed)} rows were timed."]
-    worst = min(known, key=lambda row: row.roofline.efficiency if row.roofline else 0.0)
+    seconds, worst = max(lost, key=lambda pair: pair[0])
     reached = percent(worst.roofline.efficiency) if worst.roofline else "-"
     passes = ["pass"] if len({row.pass_ for row in timed}) > 1 else []
     name = label(worst, [*passes, *settings])
-    return [f"furthest from its roof: {name} with {reached} of it."]
+    if seconds <= 0:
+        return [f"none of {len(timed)} rows takes longer than its limit."]
+    above = f"{format_seconds(seconds)} above its limit, of which it reaches {reached}"
+    return [f"of {len(timed)} rows, {name} loses most: {above}."]
 
 
 def _one_axis(timed: Sequence[Measurement], axis: str) -> list[str]:

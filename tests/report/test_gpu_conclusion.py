@@ -111,15 +111,17 @@ def test_heat_is_not_called_other_work(gpu_row):
     assert says(both, "heat", "other work", "2 of")
 
 
-def test_the_row_furthest_from_its_roof_is_named_with_its_pass(gpu_row):
+def test_the_row_that_loses_most_time_is_named_with_its_pass(gpu_row):
     rows = [
         gpu_row(precision, pass_=pass_, cache=cache, roof=0.01 if pass_ != "forward" else 0.04)
         for precision in ("fp32", "bf16-tc")
         for pass_ in ("forward", "backward-data")
         for cache in ("hot", "all-cold")
     ]
+    # One that takes less time may be further from its limit, and loses less.
+    rows.append(gpu_row("fp32", layer="alexnet/conv4", cache="hot", roof=1e-9, median=1e-6))
     (line,) = conclude(rows)
-    assert says(line, "alexnet/conv3 backward-data fp32 hot", "20 %")
+    assert says(line, "alexnet/conv3 backward-data fp32 hot", "40.0 ms", "20 %")
 
 
 def test_candidates_tell_tensor_cores_error_and_build_time(gpu_row):
