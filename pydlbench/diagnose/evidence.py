@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -423,6 +423,7 @@ def _alone(stands: MappedCall) -> bool:
 _NATIVE_SHARE: Final = 0.4
 _BREAKDOWN_SHARE: Final = 0.7
 _NO_TIME: Final = "there was no time left; --minutes gives more"
+_NO_ROW: Final = "no native row: "
 
 
 def time_step(
@@ -501,7 +502,7 @@ def observe(
     lacking = group_by(seen.estimate.missing, lambda row: str(row["reason"]))
     for reason, same in lacking.items():
         names = dict.fromkeys(f"{row['layer']} {row['pass']}" for row in same)
-        notes.append(f"no native row: {some_names(list(names))}: {reason}")
+        notes.append(f"{_NO_ROW}{some_names(list(names))}: {reason}")
     if model is None:
         notes.append(capabilities.declaration(spec.framework).steps.limitation)
     if step.contended:
@@ -511,7 +512,7 @@ def observe(
     try:
         for breakdown in _broken_down(seen, session, end, tell, explainer):
             seen = dataclasses.replace(seen, breakdown=breakdown)
-            yield seen, _noted(notes, breakdown)
+            yield seen, _noted(notes, breakdown, lacking)
     except UsageError:  # the user's model is used in a wrong way
         raise
     except PydlbenchError as error:
@@ -519,12 +520,23 @@ def observe(
     if seen.breakdown is None:
         notes.append(f"no breakdown: {reason}")
         seen = dataclasses.replace(seen, dispatch_s=_dispatch_s(spec, session))
-    yield seen, _noted(notes, seen.breakdown)
+    yield seen, _noted(notes, seen.breakdown, lacking)
 
 
-def _noted(notes: Sequence[str], breakdown: BreakdownRecord | None) -> tuple[str, ...]:
+def _noted(
+    notes: Sequence[str], breakdown: BreakdownRecord | None, reasons: Iterable[str] = ()
+) -> tuple[str, ...]:
+    """Return the notes with those of the breakdown.
+
+    Args:
+        notes: notes of the diagnosis.
+        breakdown: the breakdown, if there is one.
+        reasons: why native rows are missing; the breakdown need not say it again.
+    """
+    told = tuple(f": {reason}" for reason in reasons)
     more = () if breakdown is None else (work_of(breakdown), *breakdown.notes)
-    return tuple(dict.fromkeys((*notes, *more)))
+    new = (note for note in more if not (note.startswith(_NO_ROW) and note.endswith(told)))
+    return tuple(dict.fromkeys((*notes, *new)))
 
 
 def _native_rows(

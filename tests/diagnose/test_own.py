@@ -20,6 +20,7 @@ from pydlbench.records.breakdown import BrokenDownCall
 from pydlbench.records.step import StepRecord, StepSpec
 from pydlbench.records.trace import RecordedCall, operator_of
 from pydlbench.records.user_model import UserModelSpec
+from pydlbench.runner.rows import empty_row
 
 CASE = StepSpec(
     model="my_model.py:build",
@@ -61,6 +62,7 @@ def mapped(request):
 def look(mapped, monkeypatch):
     """Look at a step of these calls; every native kernel reaches a tenth of its roof."""
     calls, stands = mapped
+    lost = SimpleNamespace(reason="")
 
     def break_down(*_, **__):
         found = []
@@ -99,6 +101,7 @@ def look(mapped, monkeypatch):
             calls=(*found, update),
             modules=(),
             lines={"a": "my_model.py:15"},
+            notes=(f"no native row: kernel: {lost.reason}", "no native row: kernel: other"),
         )
 
     def fails(*_, **__):
@@ -106,7 +109,11 @@ def look(mapped, monkeypatch):
         raise PrimitiveError("no breakdown today")
 
     def measure(cases, *_, **__):
-        yield from ((one, row(one, NATIVE_S, roof=NATIVE_S / 10)) for one in cases)
+        for one in cases:
+            if lost.reason:
+                yield one, empty_row(one, None, "failed", lost.reason)
+            else:
+                yield one, row(one, NATIVE_S, roof=NATIVE_S / 10)
 
     worker = SimpleNamespace(probe=lambda *_, **__: {"seconds": STEP_S / 100})
     session = SimpleNamespace(
@@ -114,7 +121,8 @@ def look(mapped, monkeypatch):
     )
     monkeypatch.setattr(evidence, "map_step", lambda *_: stands)
 
-    def look(inputs=("2x8x6x6",), *, explained=True, asked=CASE):
+    def look(inputs=("2x8x6x6",), *, explained=True, asked=CASE, reason=""):
+        lost.reason = reason
         case = msgspec.structs.replace(asked, batch=2)
         step = StepRecord(spec=case, status="ok", time=summary(STEP_S), inputs=inputs)
         *_, (seen, notes) = evidence.observe(
@@ -167,6 +175,11 @@ def test_copies_are_told_from_other_pointwise_calls(look, mapped, copied):
     seen = [line for because in found.values() for one in because for line in one.evidence]
     name = f"{mapped[0][-1].operator} of c"
     assert any(line.startswith("copies") and name in line for line in seen) is copied
+
+
+def test_why_native_rows_are_missing_is_told_once(look):
+    notes = [note for note in look(reason="a: b")[1] if note.startswith("no native row")]
+    assert sorted(note.rpartition(": ")[2] for note in notes) == ["b", "other"]
 
 
 def test_each_recorded_call_is_started_with_a_layer_or_without(mapped):
