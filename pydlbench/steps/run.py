@@ -195,9 +195,12 @@ class _Turns:
         order = random_order(session.options.seed)
         # Visits to come: the number of the visit, and that of the step.
         self._pending: deque[tuple[int, int]] = deque()
+        turns = list(range(len(steps)))
         for number in range(visits):
-            turns = list(range(len(steps)))
-            order.shuffle(turns)
+            if number % 2:  # of two steps each is prepared first equally often
+                turns.reverse()
+            else:
+                order.shuffle(turns)
             self._pending += ((number, index) for index in turns)
         # A framework starts on one core: the process of the next visit starts along with this one,
         # and is stopped during samples.

@@ -80,7 +80,8 @@ class Study:
         interference: runs bursts between the rounds; None if there are no bursts.
         paired: the visits of a round are compared as a pair. The machine changes within tenths of a
             second, so nothing else runs between them: bursts run only before and after all rounds
-            of a call, and no disturbed visit is repeated.
+            of a call, and no disturbed visit is repeated. Each round of a call has the order of the
+            one before it reversed, so that each of two subjects is first equally often.
     """
 
     def __init__(
@@ -130,9 +131,10 @@ class Study:
             taken: list[tuple[int, Subject, ChunkRequest, Chunk, bool]] = []
             after: Interference | None = None
             try:
+                waiting = list(subjects)
                 for number in numbers:
-                    waiting = [subject for subject in subjects if subject.key not in errors]
-                    self._order.shuffle(waiting)
+                    left = [subject for subject in waiting if subject.key not in errors]
+                    waiting = self._reordered(left, follows=number > first)
                     for subject in waiting:
                         request = request_for(subject, alone=alone and number > first)
                         try:
@@ -150,6 +152,12 @@ class Study:
                 self._add(taken, _slower(before, after))
             before = after
         return errors
+
+    def _reordered(self, subjects: Sequence[Subject], *, follows: bool) -> list[Subject]:
+        """Return subjects in a new order; pairs reversed if the round follows another one."""
+        if self._paired and follows:
+            return list(reversed(subjects))
+        return self._order.sample(subjects, len(subjects))
 
     def _is_worth_another(self, chunk: Chunk, policy: Policy) -> bool:
         """Whether a visit was disturbed, and a second one is likely to be undisturbed."""

@@ -109,6 +109,18 @@ def test_each_step_has_a_process_of_its_own_in_each_visit():
     assert launched == [list(each) for each in zip(sessions, order, strict=True)]
 
 
+@pytest.mark.usefixtures("prepared", "free")
+@pytest.mark.parametrize("alternately", [False, True])
+def test_each_of_two_steps_is_prepared_first_equally_often(alternately):
+    log = []
+    steps = [StepSpec(model="mnist", framework=name) for name in ("torch", "tensorflow")]
+    run.run_in_turn(steps, Session(20, log), alternately=alternately)
+    order = [line.split()[1] for line in log if line.endswith("prepared")]
+    assert order[::2].count("torch") == 10
+    assert order[::4] == order[3::4]  # of two repetitions each the second has the order reversed
+    assert set(order[::4]) == {"torch", "tensorflow"}
+
+
 @pytest.mark.usefixtures("prepared")
 def test_a_refused_step_has_no_further_visit(monkeypatch):
     log, prepare = [], run.prepare_step

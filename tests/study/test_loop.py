@@ -2,6 +2,7 @@
 
 import contextlib
 import random
+from itertools import pairwise
 
 import msgspec
 import pytest
@@ -309,6 +310,10 @@ def test_nothing_runs_between_the_visits_of_pairs(machine):
     assert bursts[1] - bursts[0] == 16
     assert study.table.again == 0
     assert [study.table.rounds(name) for name in "ab"] == [8, 8]
+    keys = [key for key, _ in host.requests][bursts[0] :]
+    pairs = list(zip(keys[::2], keys[1::2], strict=True))
+    assert set(pairs) == {("a", "b"), ("b", "a")}
+    assert all(one == other[::-1] for one, other in pairwise(pairs))
     assert all(visit.interference.fma == 0.5 for visit in study.table.series("a"))
 
 
