@@ -226,3 +226,22 @@ def test_a_wrong_kernel_in_a_step_on_the_card_is_refused_in_one_line(command, tm
     assert found.code != 0
     assert "aten.relu_: wrong result in a timed sample" in found.said
     assert found.said.count("\n") == 1
+
+
+def test_a_right_kernel_in_a_step_on_the_card_is_accepted_and_its_saving_adds_up(command, tmp_path):
+    file = tmp_path / "right.py"
+    file.write_text("def relu(x):\n    return x.clamp_min_(0)\n")
+    found = command(
+        *("compare", "mnist", "--batch", "2", "--swap", f"aten.relu_={file}:relu"),
+        *("--repetitions", "4", "--budget", "0.01"),
+    )
+    assert found.code == 0, found.said
+    change = found.json["change"]
+    assert (change["results"]["refused"], change["results"]["agreement"]["output"]) == ([], 0)
+    saving = change["swap"]
+    assert saving["calls"] == 3
+    assert [row["term"] for row in saving["between"]] == [
+        *("other calls", "between calls", "unexplained")
+    ]
+    parts = [saving["foretold"], *saving["between"]]
+    assert sum(row["saved_s"] for row in parts) == pytest.approx(saving["step"]["saved_s"])
