@@ -26,7 +26,6 @@ from pydlbench.records.measurement import KernelSpec, Measurement
 from pydlbench.runner.claimed_times import (
     FEWER_FLOPS,
     MIN_SAMPLES,
-    MIN_UNEVEN,
     ClaimedTimes,
     beyond_roof,
     undisturbed_s,
@@ -117,20 +116,27 @@ class AuditedKernel(RemoteKernel[KernelFacts]):
         if self._cold:
             samples = min(request.samples, _MAX_COLD_SAMPLES)
             request = msgspec.structs.replace(request, samples=samples, inner=1)
-        left, chunks = min(request.samples, _MAX_SAMPLES), []
+        left, chunks, seconds = min(request.samples, _MAX_SAMPLES), [], []
         # The first sample after a pause wakes threads up; it is compared, and not kept.
         first = int(request.untimed > 0 and self._shared.slots > 1)
-        largest = min(max(first + left, MIN_SAMPLES), self._shared.slots)
         while left:
             count = min(left, self._shared.slots - first)
-            chunk = self._take(msgspec.structs.replace(request, samples=first + count))
-            seconds, enqueue_s = chunk.seconds[first:], chunk.enqueue_s[first:]
-            chunks.append(msgspec.structs.replace(chunk, seconds=seconds, enqueue_s=enqueue_s))
+            taken = min(max(first + count, MIN_SAMPLES), self._shared.slots)
+            chunk = self._take(msgspec.structs.replace(request, samples=taken))
+            seconds += chunk.seconds
+            kept = slice(first, first + count)
+            chunks.append(
+                msgspec.structs.replace(
+                    chunk, seconds=chunk.seconds[kept], enqueue_s=chunk.enqueue_s[kept]
+                )
+            )
             left -= count
         whole = merged(chunks)
-        for _ in range(MIN_UNEVEN):
-            if self._claimed.undecided:
-                chunk = self._take(msgspec.structs.replace(request, samples=largest))
+        while samples := self._claimed.undecided(taken):
+            chunk = self._take(msgspec.structs.replace(request, samples=samples))
+        if self._claimed.mostly_uneven:
+            mean = sum(seconds) / len(seconds)
+            whole = msgspec.structs.replace(whole, seconds=(mean,) * len(whole.seconds))
         if not self._spec.on_gpu:  # its clock leaves out the start of a kernel, a loop does not
             last = msgspec.structs.replace(request, samples=len(chunk.seconds))
             self._claimed.check_loop(
@@ -248,7 +254,9 @@ def prepare_audited(
         PydlbenchError: it cannot be prepared, or is refused.
     """
     size = sum(spec.layer.operands(spec.pass_).values()) * 8
-    slots = max(1, min(_MAX_SLOTS, _SLOTS_BYTES // max(1, size)))
+    slots = min(_MAX_SLOTS, _SLOTS_BYTES // max(1, size))
+    if slots < MIN_SAMPLES:  # too few samples to show that one computes for the others
+        slots = 1
     shared = SharedOperands(spec.layer, spec.pass_, spec.precision, slots)
     try:
         kernel = worker.build(

@@ -5,6 +5,7 @@ import math
 import os
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
@@ -52,7 +53,7 @@ _ENDED: Final = slice(16 - 3, 17 - 2)
 _MAX_UNEVEN: Final = 1.5
 MIN_SAMPLES: Final = 3
 # In half of the requests threads wake up late if others use the CPUs.
-MIN_UNEVEN: Final = 10
+_MIN_UNEVEN: Final = 12
 _WAKE_S: Final = 5e-4
 _DRAW: Final = random.SystemRandom().random
 #: Winograd and FFT convolutions and Strassen's products need this many times fewer FLOPs than their
@@ -114,7 +115,8 @@ class ClaimedTimes:
 
     def __init__(self, judged: Callable[[Sequence[float]], float] = min) -> None:
         self._factors: list[float] = []
-        self._uneven: list[float] = []
+        self._uneven: dict[int, list[float]] = {}  # by number of samples
+        self._samples = Counter[bool]()  # by whether their request is uneven
         self._overheads: list[float] = []
         self._looped: set[int | None] = set()  # processes
         self._judged = judged
@@ -142,28 +144,36 @@ class ClaimedTimes:
         """Check that the time of a request is in no few samples, which would compute for the rest.
 
         Raises:
-            RefusedKernelError: that is so in all requests.
+            RefusedKernelError: that is so in all requests of as many samples.
         """
         if len(seconds) < MIN_SAMPLES:
             return
         middle = max(len(seconds) * median(seconds), 1e-9)
-        self._uneven.append((sum(seconds) - _WAKE_S) / middle)
-        if len(self._uneven) >= MIN_UNEVEN and min(self._uneven) > _MAX_UNEVEN:
+        factors = self._uneven.setdefault(len(seconds), [])
+        factors.append((sum(seconds) - _WAKE_S) / middle)
+        self._samples[factors[-1] > _MAX_UNEVEN] += len(seconds)
+        if len(factors) >= _MIN_UNEVEN and min(factors) > _MAX_UNEVEN:
             raise RefusedKernelError(
-                f"samples take {number(min(self._uneven), 2)} times their median on average: some "
+                f"samples take {number(min(factors), 2)} times their median on average: some "
                 "compute what the others return"
             )
 
     @property
-    def undecided(self) -> bool:
-        """Whether only further requests tell a disturbance of these from a cheat."""
-        return any(
-            len(every) < least and min(every, default=0.0) > most
-            for every, least, most in (
-                (self._factors, _MIN_REQUESTS, _MAX_HOST_FACTOR),
-                (self._uneven, MIN_UNEVEN, _MAX_UNEVEN),
-            )
-        )
+    def mostly_uneven(self) -> bool:
+        """Whether most samples are in requests where some may compute what the others return."""
+        return self._samples[True] > self._samples[False]
+
+    def undecided(self, samples: int) -> int:
+        """Return the samples of a request that tells a disturbance from a cheat; 0 if none has to.
+
+        Args:
+            samples: those of a request that is compared with the host's clock.
+        """
+        for size, factors in self._uneven.items():
+            if len(factors) < _MIN_UNEVEN and min(factors) > _MAX_UNEVEN:
+                return size
+        few = len(self._factors) < _MIN_REQUESTS
+        return samples if few and min(self._factors, default=0.0) > _MAX_HOST_FACTOR else 0
 
     def check_loop(
         self,

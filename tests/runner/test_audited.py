@@ -109,15 +109,15 @@ def test_threads_on_other_cpus_are_refused(name):
 @pytest.mark.parametrize(
     ("slots", "samples", "slow", "requests"),
     [
-        (16, 16, 1, [16, 2, 16]),
-        (16, 16, 99, [16, 2, *(9 * [16])]),
-        (3, 3, 1, [3, 2, 3]),
-        (16, 1, 0, [2]),
-        (2, 3, 99, [2, 2, 2]),
+        (16, 16, 1, [16, 3, 16]),
+        (16, 16, 99, [16, 3, *(11 * [16])]),
+        (3, 3, 1, [3, 3]),
+        (16, 1, 0, [3]),
+        (1, 3, 0, [1, 1, 1]),
     ],
 )
 def test_a_request_with_a_slow_sample_is_repeated(slots, samples, slow, requests):
-    """Requests of few samples, which a remainder makes, do not say whether samples are even."""
+    """Requests of other sizes, which a remainder makes, do not say whether samples are even."""
     kernel, taken = object.__new__(AuditedKernel), []
     kernel._claimed, kernel._shared = ClaimedTimes(), SimpleNamespace(slots=slots)
     kernel._spec, kernel._cut, kernel._cold = SimpleNamespace(on_gpu=True), False, False
@@ -138,6 +138,26 @@ def test_a_request_with_a_slow_sample_is_repeated(slots, samples, slow, requests
         whole = kernel.sample(ChunkRequest(samples=samples, untimed=1))
         assert whole.seconds == tuple(samples * [1e-3])
     assert taken == requests
+
+
+def test_a_kernel_that_is_even_at_times_gains_nothing_by_looking_ahead():
+    kernel, taken = object.__new__(AuditedKernel), []
+    kernel._claimed, kernel._shared = ClaimedTimes(), SimpleNamespace(slots=16)
+    kernel._spec, kernel._cut, kernel._cold = SimpleNamespace(on_gpu=True), False, False
+
+    def take(request):
+        taken.append(request.samples)
+        ahead = len(taken) % 4 > 0
+        first, other = (16e-3, 0) if ahead else (1e-3, 1e-3)
+        seconds = (first, *((request.samples - 1) * [other]))
+        kernel._claimed.check_even(seconds)
+        return Chunk(seconds=seconds, enqueue_s=seconds)
+
+    kernel._take = take
+    for _ in range(8):
+        whole = kernel.sample(ChunkRequest(samples=15, untimed=1))
+        assert min(whole.seconds) == pytest.approx(1e-3)
+    assert len(taken) > 8
 
 
 @pytest.mark.parametrize(

@@ -137,9 +137,11 @@ def test_a_clock_that_is_divided_is_refused_with_one_short_sample(monkeypatch):
 def test_samples_that_compute_for_others_are_refused(seconds, even):
     checked = ClaimedTimes()
     checked.check_even((1.0,))  # says nothing
-    for _ in range(9):
+    for _ in range(11):
         checked.check_even(seconds)
-    assert checked.undecided is not even
+        checked.check_even((1e-3,) * 3)  # even requests of another size are no excuse
+    assert checked.undecided(1) == (0 if even else 16)
+    assert checked.mostly_uneven is not even
     if even:
         checked.check_even(seconds)
         return
