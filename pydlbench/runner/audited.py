@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import os
 import time
+import zlib
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -116,7 +117,8 @@ class AuditedKernel(RemoteKernel[KernelFacts]):
         if self._cold:
             samples = min(request.samples, _MAX_COLD_SAMPLES)
             request = msgspec.structs.replace(request, samples=samples, inner=1)
-        left, chunks, seconds = min(request.samples, _MAX_SAMPLES), [], []
+        left, chunks = min(request.samples, _MAX_SAMPLES), []
+        seconds: list[float] = []
         # The first sample after a pause wakes threads up; it is compared, and not kept.
         first = int(request.untimed > 0 and self._shared.slots > 1)
         while left:
@@ -184,14 +186,14 @@ class AuditedKernel(RemoteKernel[KernelFacts]):
         self._check_time(request, chunk, elapsed)
         end = time.perf_counter() + max(_CHECK_S, elapsed)
         for slot in self._random.permutation(request.samples):
-            self._check_result(int(slot), given[slot])
+            self._check_result(int(slot), given[slot], chunk.checksums[slot])
             if time.perf_counter() > end:
                 break
         return chunk
 
     def _check_time(self, request: ChunkRequest, chunk: Chunk, elapsed: float) -> None:
         """Compare the claimed time with the host's, which an overloaded machine may prolong."""
-        if len(chunk.seconds) != request.samples:
+        if not len(chunk.seconds) == len(chunk.checksums) == request.samples:
             raise RefusedKernelError("its process returned another number of samples")
         self._claimed.check_even(chunk.seconds)
         claimed = request.inner * request.samples * median(chunk.seconds)
@@ -213,8 +215,10 @@ class AuditedKernel(RemoteKernel[KernelFacts]):
                     used |= os.sched_getaffinity(int(task.name))
         return used - self._cpus
 
-    def _check_result(self, slot: int, given: _Bytes) -> None:
+    def _check_result(self, slot: int, given: _Bytes, checksum: int) -> None:
         shared, spec = self._shared, self._spec
+        if zlib.crc32(shared.memory(slot, self._result).data) != checksum:
+            raise RefusedKernelError("a result changed after the end of its timed sample")
         for role, values in given.items():
             if role not in self._written and not np.array_equal(shared.memory(slot, role), values):
                 raise RefusedKernelError(f"it changes {role}, which is an input")

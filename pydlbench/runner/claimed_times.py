@@ -4,6 +4,7 @@ import contextlib
 import math
 import os
 import random
+import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -13,6 +14,7 @@ from typing import Final
 import msgspec
 
 from pydlbench.backends.host_clock import cpu_ticks
+from pydlbench.devices.cpu.facts import read_text
 from pydlbench.errors import RefusedKernelError
 from pydlbench.records.measurement import TimeSummary
 from pydlbench.timing.chunk import Chunk, ChunkRequest
@@ -104,6 +106,16 @@ def others_s(worker: Worker) -> float:
             fields = Path(f"/proc/{process}/stat").read_text(errors="replace").rpartition(")")[2]
             ticks -= sum(map(int, fields.split()[_ENDED]))
     return ticks / os.sysconf("SC_CLK_TCK") - own
+
+
+def _hides_children(worker: Worker) -> bool:
+    """Whether the time of a worker's children is not counted as its own when they have ended."""
+    for process in (worker.pid or 0, *descendants_of(worker.pid or 0)):
+        status = read_text(Path(f"/proc/{process}/status")) or ""
+        ignored = status.partition("SigIgn:")[2].split()[:1]
+        if int("".join(ignored) or "0", 16) >> (signal.SIGCHLD - 1) & 1:
+            return True
+    return False
 
 
 class ClaimedTimes:
@@ -224,7 +236,7 @@ class ClaimedTimes:
             elapsed = undisturbed_s(worker) - begin
             loop_s = (elapsed - overhead) / inner
             own.append(loop_s / _mean(chunk.seconds))
-            if others_s(worker) - others <= _MAX_OTHERS * elapsed:
+            if _hides_children(worker) or others_s(worker) - others <= _MAX_OTHERS * elapsed:
                 loops.append(loop_s)
             least = min(loops, default=0.0)
             if max(min(own), least / min(claims)) <= _MAX_LOOP_FACTOR:

@@ -96,6 +96,7 @@ class Chunk(Counters, frozen=True, kw_only=True):
         bursts: FMA throughput of bursts on all threads right before and right after the samples,
             each relative to idle cores; empty if there were no bursts.
         parts: for each sample the seconds of its parts, such as a step's calls; empty if not timed.
+        checksums: CRC-32 of each sample's result right after its time; empty if nobody asks for it.
 
     Raises:
         ValueError: if there is no sample, a time or counter is negative or not finite,
@@ -109,6 +110,7 @@ class Chunk(Counters, frozen=True, kw_only=True):
     cpu_s: float | None = None
     bursts: tuple[float, ...] = ()
     parts: tuple[tuple[float, ...], ...] = ()
+    checksums: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.seconds:
@@ -146,7 +148,7 @@ def merged(chunks: Sequence[Chunk]) -> Chunk:
         return None if None in values else sum(values)
 
     counters = ("run_delay_s", "steal_s", "wall_s", "gate_timeouts", "voluntary", "involuntary")
-    readings = ("seconds", "clock_hz", "enqueue_s", "bursts", "parts")
+    readings = ("seconds", "clock_hz", "enqueue_s", "bursts", "parts", "checksums")
     faults = added("faults")
     return msgspec.structs.replace(
         first,

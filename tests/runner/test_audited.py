@@ -67,7 +67,8 @@ CHEATS = {
         "of_every_tenth_value by_a_lazy_view in_a_child_that_goes_on "
         "by_attributes_of_a_function with_its_own_judge fills_nan fills_infinity "
         "resizes_the_output gives_strides_of_zero half_by_symmetry of_the_expected_distribution "
-        "where_the_judge_has_looked with_a_larger_tolerance when_the_process_pauses"
+        "where_the_judge_has_looked with_a_larger_tolerance when_the_process_pauses "
+        "in_the_copy_of_its_result on_a_thread_that_waits"
     ),
     LARGE: "all_but_an_element kept_by_value random_rows result_of_the_call_before kept_by_shape",
     PRODUCT: (

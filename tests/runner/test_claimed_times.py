@@ -62,10 +62,19 @@ class Process:
 
 
 def judge(
-    monkeypatch, process, request=None, copied=0, visits=16, others=0.0, each=1000, before=bool
+    monkeypatch,
+    process,
+    request=None,
+    copied=0,
+    visits=16,
+    others=0.0,
+    each=1000,
+    before=bool,
+    hides=False,
 ):
     monkeypatch.setattr(claimed_times, "undisturbed_s", lambda _: process.now)
     monkeypatch.setattr(claimed_times, "others_s", lambda _: others * process.now)
+    monkeypatch.setattr(claimed_times, "_hides_children", lambda _: hides)
     request = request or ChunkRequest(samples=8, untimed=0)
     checked = ClaimedTimes(median)
     for number in range(visits):
@@ -204,6 +213,26 @@ def test_others_are_counted_on_the_workers_cpus_without_its_ended_children(monke
     subprocess.run([sys.executable, "-c", spin], check=True)
     assert sum(os.times()[2:4]) - ended > 0.4
     assert others() == pytest.approx(before, abs=0.1)
+
+
+def test_a_process_that_hides_its_children_has_no_excuse_in_the_time_of_others(monkeypatch):
+    def lying():
+        return Process(1e-3, 2, lies=lambda request: request.samples > 1)
+
+    judge(monkeypatch, lying(), others=0.5)
+    with pytest.raises(RefusedKernelError, match="host's clock"):
+        judge(monkeypatch, lying(), others=0.5, hides=True)
+
+
+@pytest.mark.parametrize("how", ["SIG_IGN", "SIG_DFL"])
+def test_a_process_that_ignores_the_end_of_its_children_hides_them(how):
+    code = f"import signal; signal.signal(signal.SIGCHLD, signal.{how}); print(flush=True); input()"
+    words = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", code], **words) as process:
+        process.stdout.readline()
+        hides = claimed_times._hides_children(SimpleNamespace(pid=process.pid))
+        process.communicate(b"\n")
+    assert hides is (how == "SIG_IGN")
 
 
 @pytest.mark.parametrize("divisor", [1, 1.6])

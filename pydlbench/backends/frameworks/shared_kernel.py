@@ -6,6 +6,7 @@ shared memory before each sample, and copies the result there as soon as the sam
 
 import ctypes
 import sys
+import zlib
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -32,6 +33,8 @@ MOVE: Final = ctypes.PyDLL(None).memmove
 MOVE.argtypes, MOVE.restype = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t), None
 # The same for inputs with strides.
 _COPY, _MEMORY = np.copyto, np.frombuffer
+# Of a copied result: what writes into the copy afterwards, such as a thread in C, is noticed.
+_CHECKSUM = zlib.crc32
 # Copies of this size go through the caches; larger ones may bypass them.
 _THROUGH_CACHES: Final = 1 << 18
 
@@ -87,7 +90,15 @@ def _array_transfer(array: NDArray[Any]) -> Transfer:
 
 seal(
     sys.modules[__name__],
-    *("MOVE", "_COPY", "_MEMORY", "memory_transfer", "_array_transfer", "_array_transfers"),
+    *(
+        "MOVE",
+        "_COPY",
+        "_MEMORY",
+        "_CHECKSUM",
+        "memory_transfer",
+        "_array_transfer",
+        "_array_transfers",
+    ),
 )
 
 
@@ -125,6 +136,8 @@ class SharedKernel:
             for wanted in (read, (result, *read))
         ]
         self._shared, self._inputs, self._all = shared, moves[::2], moves[1::2]
+        self._results = [shared.memory(slot, result).data for slot in range(shared.slots)]
+        self._checksums: list[int] = []
         self._others = (ctypes.c_char * cold_bytes)()
 
     def sample(self, request: ChunkRequest) -> Chunk:
@@ -135,18 +148,20 @@ class SharedKernel:
         check_sealed(self, self._clock)
         if request.untimed:
             return self._time(request)
+        self._checksums = []
         if not isinstance(self._clock, DeviceClock):
             self._clock.around = self._load, self._save
             try:
-                return self._time(request)
+                chunk = self._time(request)
             finally:
                 self._clock.around = None
+            return msgspec.structs.replace(chunk, checksums=tuple(self._checksums))
         chunks = []
         for slot in range(request.samples):
             self._load(slot)
             chunks.append(self._time(ChunkRequest(samples=1, inner=request.inner)))
             self._save(slot)
-        return merged(chunks)
+        return msgspec.structs.replace(merged(chunks), checksums=tuple(self._checksums))
 
     def _load(self, slot: int) -> None:
         for transfer, address, length in self._inputs[slot]:
@@ -158,6 +173,7 @@ class SharedKernel:
     def _save(self, slot: int) -> None:
         for transfer, address, length in reversed(self._all[slot]):
             transfer(address, length, False)
+        self._checksums.append(_CHECKSUM(self._results[slot]))
 
 
 def prepare(
