@@ -222,8 +222,8 @@ def broken_down(
 def is_worth_more(steps: Series, further: int) -> bool:
     """Whether a step needs further processes: its interval is wide, and they may make it narrow.
 
-    It stays wide if it would, even if all of them took the median. It does so, too, while others
-    disturb the step.
+    They may if it would be narrow, or half as wide, if all of them took the median. They do not
+    while others disturb the step.
 
     Args:
         steps: visits of the step.
@@ -231,14 +231,15 @@ def is_worth_more(steps: Series, further: int) -> bool:
     """
     seconds = list(steps.by_round().values())
 
-    def is_narrow(more: int) -> bool:
+    def width_s(more: int) -> float:
         interval = median_interval([*seconds, *[steps.median] * more])
-        return interval is not None and interval.high - interval.low <= _MAX_WIDTH * steps.median
+        return math.inf if interval is None else interval.high - interval.low
 
+    narrow_s = _MAX_WIDTH * steps.median
     return (
         steps.visits[-1].round not in disturbances_by_round([steps])
-        and is_narrow(further)
-        and not is_narrow(0)
+        and width_s(0) > narrow_s
+        and width_s(further) <= max(narrow_s, width_s(0) / 2)
     )
 
 

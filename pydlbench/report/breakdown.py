@@ -274,14 +274,18 @@ def conclusion(record: BreakdownRecord) -> list[str]:
         ]
     losses = _losses(record)
     loss = largest_loss(losses)
+    largest = max(losses, key=lambda each: each.seconds, default=None)
+    doubtful = []
     if loss is None:
         text = "no term besides the limit is worth 0.5 % of it"
-        if losses:
-            largest = max(losses, key=lambda each: each.seconds)
+        if largest is not None:
             text = f"no loss is beyond doubt; perhaps {largest.text}"
         loss = LostTime(0.0, None, f"{within}; {text}", _diagnose(record))
+    elif largest is not None and largest.seconds > loss.seconds:
+        doubtful = [f"not beyond doubt: {largest.text}"]
     return [
         f"{loss.text[0].upper()}{loss.text[1:]}.",
+        *doubtful,
         *_dominant_module(record),
         f"next: {loss.command}",
     ]

@@ -497,7 +497,8 @@ def test_native_layers_that_are_faster_than_their_limit_are_named(share, said):
         ((1.0, 1.01, 1.0, 1.02, 1.0, 1.05), 3, True),
         ((1.0, 1.01, 1.0, 1.02, 1.0, 1.05), 2, False),  # of eight, the slowest is in the interval
         ((1.0, 1.01, 1.0, 1.02, 1.0, 1.05, 1.0, 1.01, 0.9), 3, False),
-        ((0.9, 0.95, 1.0, 1.0, 1.05, 1.1), 3, False),
+        ((0.9, 0.95, 1.0, 1.0, 1.05, 1.2), 3, True),  # from 0.3 to 0.1
+        ((0.9, 0.9, 1.0, 1.0, 1.1, 1.1), 3, False),
     ],
 )
 def test_further_processes_are_for_a_wide_interval_that_they_can_make_narrow(
