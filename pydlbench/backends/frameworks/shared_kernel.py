@@ -33,7 +33,7 @@ MOVE: Final = ctypes.PyDLL(None).memmove
 MOVE.argtypes, MOVE.restype = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t), None
 # The same for inputs with strides.
 _COPY, _MEMORY = np.copyto, np.frombuffer
-# Of a copied result: what writes into the copy afterwards, such as a thread in C, is noticed.
+# A copied result: what writes into the copy afterwards, such as a thread in C, is noticed.
 _CHECKSUM = zlib.crc32
 # Copies of this size go through the caches; larger ones may bypass them.
 _THROUGH_CACHES: Final = 1 << 18
