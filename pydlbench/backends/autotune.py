@@ -256,8 +256,10 @@ class Autotuner(abc.ABC):
         reasons = "; ".join(dict.fromkeys(c.reason or "" for c in self.candidates))
         if refused == len(self.candidates):  # all unsupported, none wrong
             raise UnsupportedError(reasons)
-        what = "wrong result" if len(self.candidates) == 1 else "no candidate gives a right result"
-        raise PrimitiveError(f"{what}: {reasons}")
+        what = "no candidate gives a right result: "
+        if len(self.candidates) == 1:  # without a verdict it has failed before
+            what = "" if self.candidates[0].verdict is None else "wrong result: "
+        raise PrimitiveError(what + reasons)
 
     def take(self) -> KernelCandidate:
         """Return the first candidate after one execution: it was chosen and verified before.

@@ -131,10 +131,10 @@ class Study:
             taken: list[tuple[int, Subject, ChunkRequest, Chunk, bool]] = []
             after: Interference | None = None
             try:
-                waiting = list(subjects)
+                waiting = []
                 for number in numbers:
-                    left = [subject for subject in waiting if subject.key not in errors]
-                    waiting = self._reordered(left, follows=number > first)
+                    left = [subject for subject in subjects if subject.key not in errors]
+                    waiting = self._reordered(left, waiting)
                     for subject in waiting:
                         request = request_for(subject, alone=alone and number > first)
                         try:
@@ -153,11 +153,13 @@ class Study:
             before = after
         return errors
 
-    def _reordered(self, subjects: Sequence[Subject], *, follows: bool) -> list[Subject]:
-        """Return subjects in a new order; pairs reversed if the round follows another one."""
-        if self._paired and follows:
-            return list(reversed(subjects))
-        return self._order.sample(subjects, len(subjects))
+    def _reordered(self, subjects: Sequence[Subject], before: Sequence[Subject]) -> list[Subject]:
+        """Return subjects in a new order; pairs in the reverse of that of the round before."""
+        if self._paired and before:
+            return [subject for subject in reversed(before) if subject in subjects]
+        order = list(subjects)
+        self._order.shuffle(order)
+        return order
 
     def _is_worth_another(self, chunk: Chunk, policy: Policy) -> bool:
         """Whether a visit was disturbed, and a second one is likely to be undisturbed."""

@@ -284,7 +284,7 @@ def test_formats_of_equal_significands_have_equal_inputs(precision):
 
 def test_no_right_plan_is_a_failure_that_says_why(native, backend):
     native.offer = [fake_cuda.Plan("wrong", error=0.1)]
-    with pytest.raises(PrimitiveError, match="no candidate gives a right result: element"):
+    with pytest.raises(PrimitiveError, match="wrong result: element"):
         prepare(backend)
 
 
@@ -315,10 +315,10 @@ def test_an_engine_whose_kernels_are_winograds_is_allowed_what_that_needs(native
     assert facts.correct.status == "ok"
     assert "runs cudnn::winograd_nonfused::winogradWgradOutput4x4" in facts.notes
     native.offer = [fake_cuda.Plan("engine 17", error=2e-5)]
-    with pytest.raises(PrimitiveError, match="no candidate gives a right result"):
+    with pytest.raises(PrimitiveError, match="wrong result: "):
         prepare(backend)
     native.offer = [fake_cuda.Plan("engine 17", error=2e-5, fails="capture")]
-    with pytest.raises(PrimitiveError, match="no candidate gives a right result"):
+    with pytest.raises(PrimitiveError, match="wrong result: "):
         prepare(backend)
 
 

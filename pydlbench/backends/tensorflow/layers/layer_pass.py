@@ -303,7 +303,7 @@ def upload(array: NDArray[Any], dtype: str, device: str) -> Any:
 
 def as_array(tensor: Any) -> NDArray[Any]:
     """Return a copy of the values of a tensor or variable, as float32."""
-    array: NDArray[Any] = np.array(tensor).astype(np.float32)
+    array: NDArray[Any] = np.asarray(tensor).astype(np.float32)
     return array
 
 
