@@ -89,7 +89,7 @@ def test_a_trace_that_fails_tells_nothing(traces):
     [
         (MIDDLE, "forward"),
         (MIDDLE, "backward-weights"),
-        (build_layer("gemm", m=33, k=65, n=17), "forward"),
+        (build_layer("gemm", m=513, k=1025, n=257), "forward"),
         (build_layer("pool", batch=2, channels=8, in_size=9, kernel=3, stride=2), "forward"),
     ],
     ids=["conv", "conv-weights", "gemm", "pool"],
