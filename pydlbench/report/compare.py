@@ -241,7 +241,7 @@ def _side(side: Side) -> str:
 
 _MAX_NAMED_CHANGES = 3
 # Settings whose values name a row among others.
-_SHORT_AXES: Final = frozenset(("pass_", "precision", "backend", "mode", "cache"))
+_SHORT_AXES: Final = frozenset(("layer", "pass_", "precision", "backend", "mode", "cache"))
 
 
 def conclude(comparison: Comparison) -> list[str]:
@@ -339,9 +339,10 @@ def _changed(rows: Sequence[ComparedRow], comparison: Comparison) -> str:
     much = first if first == second else _range(first, second)
     ordered = sorted(rows, key=lambda row: -row.estimate.ratio if slow else row.estimate.ratio)
     layers = {row.b.layer for row in every}
-    axes = [] if len(layers) == len(every) else _varying(comparison, every)
+    axes = ["layer"] if len(layers) > 1 or len(every) == 1 else []
+    axes += [] if len(layers) == len(every) else _varying(comparison, every)
     names = [
-        " ".join(str(getattr(row.b, axis)) for axis in (*["layer"] * (len(layers) > 1), *axes))
+        " ".join(filter(None, (getattr(row.b, axis) for axis in axes)))
         if _SHORT_AXES.issuperset(axes)
         else describe(row.b)
         for row in ordered

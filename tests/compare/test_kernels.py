@@ -1,5 +1,6 @@
 """Two kernels in turn: the verdict of each row, and kernels that are refused are not ranked."""
 
+import dataclasses
 import shlex
 from types import SimpleNamespace
 
@@ -103,6 +104,13 @@ def test_the_next_command_is_on_limits_or_more_repetitions(run_record, factor, c
     headline, *_ = stored_report(SimpleNamespace(record=run, table=stored.__getitem__))
     assert headline.lines[-1] == f"next: pydlbench {command}"
     assert ("2 rows (hot, all-cold)" in headline.lines[0]) is (factor == 1.5)
+
+
+def test_a_single_stored_row_is_named_by_its_layer(run_record):
+    pair = [row("a.py:f"), row("b.py:f", 1.5)]
+    stored = dataclasses.replace(compare_kernels(pair, run_record), passes=0)
+    first, *_ = conclude(stored)
+    assert f"in 1 of 1 row ({stored.rows[0].b.layer})" in first
 
 
 @pytest.mark.parametrize("side", ["A", "B"])
