@@ -127,7 +127,7 @@ class CompareOptions(Measuring, MarkdownOutput):
     )
     repetitions: int = REPETITIONS(
         help="with models, --interleave or --python: repetitions of each side (default: 10, of "
-        "models up to 24, until a change of 3 % can be told)",
+        "models up to 30, until a change of 3 % can be told)",
         read=_repetitions,
         default=10,
     )

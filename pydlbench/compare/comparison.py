@@ -204,6 +204,7 @@ class Comparison:
             settings={
                 "alpha": ALPHA,
                 "margin": self.margin,
+                "worth": self.worth,
                 "confidence": self.confidence,
                 "correction": "Bonferroni",
                 "replicates": self.replicates,

@@ -127,7 +127,7 @@ def compare_interleaved(
             )
             for pair, again, estimate in zip(pairs, measured, estimates, strict=True)
         ],
-        geomean=_geomean(spread, margin),
+        geomean=_geomean(spread, margin, worth, level),
         differences=differences(a, b, pairs),
         margin=margin,
         passes=max((len(pair.logs) for pair in measured), default=0),
@@ -170,17 +170,17 @@ def _mean(logs: Sequence[float]) -> float:
     return math.fsum(logs) / len(logs) if logs else math.nan
 
 
-def _geomean(spread: Spread, margin: float) -> Estimate | None:
+def _geomean(spread: Spread, margin: float, worth: float, level: float) -> Estimate | None:
     """Return the geometric mean of all rows that can have a verdict, from the means of passes.
 
-    The mean over the rows of a pass contains whatever affects all of them.
+    The mean over the rows of a pass contains whatever affects all of them. See :func:`judge`.
     """
     if not spread.counts.size:
         return None
     usable = spread.counts >= min(spread.counts.max(), MIN_PASSES)
     mean = np.array([spread.means[usable].mean()])
     scatter = scatter_of_means(spread.of_means(usable), np.array(["all"]))
-    return judge(mean, scatter, [None], margin)[0]
+    return judge(mean, scatter, [None], margin, worth=worth, level=level)[0]
 
 
 Prepared = RemoteKernel[KernelFacts] | RemoteKernel[StepFacts]

@@ -173,7 +173,7 @@ def compare_models(
         tuple(notes),
         CONFIDENCE,
         LEVEL,
-        WORTH_A_LOOK,
+        WORTH_A_LOOK if margin is None else 0.0,
     )
     return dataclasses.replace(
         compared,

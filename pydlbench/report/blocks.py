@@ -68,12 +68,14 @@ class LostTime(NamedTuple):
         low: lower end of its interval; None if there is no interval.
         text: what it is, and how much.
         command: command line to run next.
+        doubtful: the same text for a loss that may be larger than one beyond doubt.
     """
 
     seconds: float
     low: float | None
     text: str
     command: str
+    doubtful: str = ""
 
     @property
     def supported_s(self) -> float:

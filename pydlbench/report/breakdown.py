@@ -279,10 +279,10 @@ def conclusion(record: BreakdownRecord) -> list[str]:
     if loss is None:
         text = "no term besides the limit is worth 0.5 % of it"
         if largest is not None:
-            text = f"no loss is beyond doubt; perhaps {largest.text}"
+            text = f"no loss is beyond doubt; {largest.doubtful}"
         loss = LostTime(0.0, None, f"{within}; {text}", _diagnose(record))
     elif largest is not None and largest.seconds > loss.seconds:
-        doubtful = [f"not beyond doubt: {largest.text}"]
+        doubtful = [f"not beyond doubt: {largest.doubtful}"]
     return [
         f"{loss.text[0].upper()}{loss.text[1:]}.",
         *doubtful,
@@ -297,6 +297,13 @@ def _size(seconds: float, low: float | None, high: float | None, step_s: float) 
     whole = f"of the {scale.text(step_s)} that a step takes"
     if low is not None and 0.0 < low < _MIN_SUPPORTED * seconds:
         return f"at least {scale.text(low)} {whole} ({percent(low / step_s)})"
+    return _whole_size(seconds, low, high, step_s)
+
+
+def _whole_size(seconds: float, low: float | None, high: float | None, step_s: float) -> str:
+    """Return a part of a step with its interval."""
+    scale = Scale.fit(step_s)
+    whole = f"of the {scale.text(step_s)} that a step takes"
     within = "no interval yet"
     if low is not None and high is not None:
         within = f"95 % {scale.bare(low)} .. {scale.text(high)}"
@@ -319,7 +326,9 @@ def _losses(record: BreakdownRecord) -> list[LostTime]:
             what = f"{meaning} ({term.term})" if meaning else f"lost to {term.term}"
             parts = (f"most is {what}: {size}", term.detail, *_overstated(record, term, scale))
             text = "; ".join(filter(None, parts))
-            losses.append(LostTime(term.seconds, term.ci_low, text, _diagnose(record)))
+            whole = _whole_size(term.seconds, term.ci_low, term.ci_high, step_s)
+            doubtful = f"perhaps more is {what}: {whole}"
+            losses.append(LostTime(term.seconds, term.ci_low, text, _diagnose(record), doubtful))
     for other in record.alternatives:
         if other.saved < MIN_NAMED_SHARE * step_s:
             continue
@@ -332,7 +341,9 @@ def _losses(record: BreakdownRecord) -> list[LostTime]:
         )
         command = f"pydlbench {shlex.join(['step', *step_words(record.spec)])}"
         line = f"{setting} {command}" if setting else _diagnose(record)
-        losses.append(LostTime(other.saved, other.ci_low, text, line))
+        whole = _whole_size(other.saved, other.ci_low, other.ci_high, step_s)
+        doubtful = f"perhaps {other.change} saves more: {whole}"
+        losses.append(LostTime(other.saved, other.ci_low, text, line, doubtful))
     return losses
 
 

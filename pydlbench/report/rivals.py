@@ -196,9 +196,9 @@ def compare_settings(timed: Sequence[Measurement], settings: Sequence[str]) -> l
     passes = ["pass"] if len({row.pass_ for row in timed}) > 1 else []
     name = label(worst, [*passes, *settings])
     if seconds <= 0:
-        return [f"none of {len(timed)} rows takes longer than its limit."]
+        return [f"none of {quantity(len(lost), 'row')} with a limit takes longer than that."]
     above = f"{format_seconds(seconds)} above its limit, of which it reaches {reached}"
-    return [f"of {len(timed)} rows, {name} loses most: {above}."]
+    return [f"of {quantity(len(lost), 'row')} with a limit, {name} loses most: {above}."]
 
 
 def _one_axis(timed: Sequence[Measurement], axis: str) -> list[str]:

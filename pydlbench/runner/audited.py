@@ -114,8 +114,8 @@ class AuditedKernel(RemoteKernel[KernelFacts]):
         """
         if self._cut:
             self._draws[int(self._random.integers(2))] = self._draw()
-        if self._cold:
-            samples = min(request.samples, _MAX_COLD_SAMPLES)
+        if not self._spec.on_gpu:  # each call has inputs of its own
+            samples = min(request.samples, _MAX_COLD_SAMPLES) if self._cold else request.samples
             request = msgspec.structs.replace(request, samples=samples, inner=1)
         left, chunks = min(request.samples, _MAX_SAMPLES), []
         seconds: list[float] = []

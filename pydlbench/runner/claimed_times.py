@@ -231,12 +231,13 @@ class ClaimedTimes:
         loops: list[float] = []
         end = undisturbed_s(worker) + _LOOPS_S
         for _ in range(_MAX_LOOPS):
-            begin, others = undisturbed_s(worker), others_s(worker)
+            begin, others, hides = undisturbed_s(worker), others_s(worker), _hides_children(worker)
             chunk = sample(loop)
             elapsed = undisturbed_s(worker) - begin
             loop_s = (elapsed - overhead) / inner
             own.append(loop_s / _mean(chunk.seconds))
-            if _hides_children(worker) or others_s(worker) - others <= _MAX_OTHERS * elapsed:
+            hides = hides or _hides_children(worker)
+            if hides or others_s(worker) - others <= _MAX_OTHERS * elapsed:
                 loops.append(loop_s)
             least = min(loops, default=0.0)
             if max(min(own), least / min(claims)) <= _MAX_LOOP_FACTOR:

@@ -110,7 +110,12 @@ def test_steps_are_the_same_within_what_the_comparison_resolves(
     ratios = {n: (ratio * (1 + scatter * (-1) ** n),) * 3 for n in range(12)}
     found = compared(run_record, record("new", ratios=ratios))
     (row,) = found.rows
-    assert row.verdict == verdict
+    assert row.verdict == found.geomean.verdict == verdict
+    assert found.to_dict()["settings"]["worth"] == 0.03
+    change = change_of(record("old"), record("new"), agreement())
+    steps = [record("old"), record("new", ratios=ratios)]
+    (named,) = compare_models(steps, change, run_record, margin=0.01).rows
+    assert named.verdict == "UNCLEAR"  # the user has said what counts as the same
     if verdict == "SAME":
         assert found.same_within == pytest.approx(row.estimate.resolution - 1)
         assert max(row.estimate.ci_high, 1 / row.estimate.ci_low) < 1 + found.same_within

@@ -58,7 +58,7 @@ def test_a_breakdown_begins_with_what_saves_most_not_with_the_slowest_module(run
         doubtful = msgspec.structs.replace(kept, saved=2.0 * step_s, ci_low=low * step_s)
         first, second, *_ = conclusion(msgspec.structs.replace(record, alternatives=(doubtful,)))
         assert says(first, *found)
-        assert says(second, "kept pages", "200 %") is (not found)
+        assert says(second, "not beyond doubt", "kept pages", "200 %") is (not found)
         assert says(first, "kept pages") == bool(found)
     (headline, *_) = breakdown_report(run_record, [{"status": "ok", **record.to_dict()}])
     assert isinstance(headline, Headline)

@@ -141,6 +141,24 @@ def test_a_request_with_a_slow_sample_is_repeated(slots, samples, slow, requests
     assert taken == requests
 
 
+@pytest.mark.parametrize(("on_gpu", "inner"), [(False, 1), (True, 50)])
+def test_each_timed_call_on_a_cpu_has_inputs_of_its_own(monkeypatch, on_gpu, inner):
+    """A call on the same inputs as the one before could return its result."""
+    kernel, taken = object.__new__(AuditedKernel), []
+    kernel._claimed, kernel._shared = ClaimedTimes(), SimpleNamespace(slots=16)
+    kernel._spec, kernel._cut = SimpleNamespace(on_gpu=on_gpu), False
+    kernel._cold, kernel._bytes, kernel._elapsed_s, kernel.worker = False, 0, 0.0, None
+    monkeypatch.setattr(kernel._claimed, "check_loop", lambda *_: None)
+
+    def take(request):
+        taken.append(request)
+        return Chunk(seconds=request.samples * (1e-3,), enqueue_s=request.samples * (0.0,))
+
+    kernel._take = take
+    kernel.sample(ChunkRequest(samples=6, inner=50, untimed=1))
+    assert {request.inner for request in taken} == {inner}
+
+
 def test_a_kernel_that_is_even_at_times_gains_nothing_by_looking_ahead():
     kernel, taken = object.__new__(AuditedKernel), []
     kernel._claimed, kernel._shared = ClaimedTimes(), SimpleNamespace(slots=16)

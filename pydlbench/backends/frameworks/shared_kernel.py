@@ -171,9 +171,10 @@ class SharedKernel:
             MOVE(at + half, at, min(_THROUGH_CACHES, begin + half - at))
 
     def _save(self, slot: int) -> None:
-        for transfer, address, length in reversed(self._all[slot]):
+        for number, (transfer, address, length) in enumerate(reversed(self._all[slot])):
             transfer(address, length, False)
-        self._checksums.append(_CHECKSUM(self._results[slot]))
+            if number == 0:  # the result
+                self._checksums.append(_CHECKSUM(self._results[slot]))
 
 
 def prepare(
@@ -201,8 +202,13 @@ def prepare(
     cold = asked.cache == "all-cold" and not asked.on_gpu
     hot = msgspec.structs.replace(asked, cache="hot") if cold else asked
     kernel = backend.prepare(hot, how)
+    if not (hasattr(kernel, "operator") and hasattr(kernel, "clock")):
+        raise UnsupportedError(
+            f"{asked.backend}: its rows cannot be judged while they are timed; nearest: prepare() "
+            "of FrameworkBackend, which returns a FrameworkKernel"
+        )
     if is_user_model(asked.mode or ""):
         transfers = backend.transfers(kernel.operator)
     else:
-        transfers = _array_transfers(getattr(kernel, "operator", None), shared, asked)
+        transfers = _array_transfers(kernel.operator, shared, asked)
     return SharedKernel(kernel, transfers, shared, asked, how.cold_bytes if cold else 0)

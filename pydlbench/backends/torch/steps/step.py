@@ -207,6 +207,10 @@ class TorchSubject(StepModel):
     def naming(self) -> Naming:
         """The naming of calls while a step is recorded."""
 
+    def optimizers(self, step: TorchStep) -> list[torch.optim.Optimizer]:
+        """Return the optimizers that a step runs."""
+        return [] if step.optimizer is None else [step.optimizer]
+
     def recording(self, step: TorchStep, naming: Naming | None = None) -> Recording:
         """Record a step without advancing the optimizer's count, so that the next one is equal.
 
@@ -214,8 +218,13 @@ class TorchSubject(StepModel):
             step: the step.
             naming: names of its calls; None for the model's.
         """
-        states = step.optimizer.state.values() if step.optimizer is not None else ()
-        counts = [(state["step"], state["step"].clone()) for state in states if "step" in state]
+        states = [
+            state
+            for optimizer in self.optimizers(step)
+            for state in optimizer.state.values()
+            if "step" in state
+        ]
+        counts = [copy.deepcopy(state["step"]) for state in states]
         recording = record(
             lambda: list(tensors_in(step.run())),
             naming=naming or self.naming,
@@ -224,8 +233,11 @@ class TorchSubject(StepModel):
             device=self.spec.device,
             line=self.line,
         )
-        for count, before in counts:
-            count.copy_(before)
+        for state, count in zip(states, counts, strict=True):
+            if isinstance(count, torch.Tensor):
+                state["step"].copy_(count)
+            else:  # of SparseAdam
+                state["step"] = count
         return recording
 
     def eager_step(self) -> TorchStep:

@@ -287,9 +287,14 @@ class UserTorchModel(UserModel, TorchSubject):
             blocks = [_memory(tensor) for tensor in outputs]
             return [_valued(*pair) for pair in zip(outputs, blocks, strict=True)]
 
+    def optimizers(self, step: TorchStep) -> list[torch.optim.Optimizer]:
+        """Return the optimizers that a step runs, with that of tables."""
+        tables = self._optimizer_of_tables
+        return [*super().optimizers(step), *([] if tables is None else [tables])]
+
     def forget_updates(self) -> None:
         """Set the optimizers' moments and counts to zero, in the memory that they have."""
-        for optimizer in filter(None, (self.step.optimizer, self._optimizer_of_tables)):
+        for optimizer in self.optimizers(self.step):
             for state in optimizer.state.values():
                 for name, value in state.items():
                     if isinstance(value, torch.Tensor):

@@ -224,6 +224,23 @@ def test_the_trace_of_an_eager_training_step_needs_no_optimizer_besides_its_own(
     assert not any("zeros" in call.operator for call in tracer.operators.calls)
 
 
+@pytest.mark.parametrize("layers", ["bag", "bag, nn.Linear(4, 2)"])
+def test_recording_a_step_leaves_the_counts_of_its_optimizers(own, backend, layers):
+    text = f"""
+    def build():
+        bag = nn.EmbeddingBag(50, 4)
+        return nn.Sequential({layers}), torch.arange(6).reshape(2, 3)
+    """
+    step = own(text, phase="training", own=UserModelSpec(optimizer="adam-sparse"))
+    with UserTorchModel(backend, StepSpec.from_dict(step)) as model:
+        model.run()
+        optimizers = model.optimizers(model.step)
+        model.tracer(model.run)
+        counts = [state["step"] for one in optimizers for state in one.state.values()]
+    assert len(counts) == len(model.parameters)
+    assert [int(count) for count in counts] == [1] * len(counts)
+
+
 FAILING = """
     class Net(nn.Linear):
         def forward(self, x):
