@@ -160,8 +160,9 @@ class CompareDocument(Document, frozen=True, kw_only=True):
         differences: differences between the runs, as objects.
         notes: remarks for the reader.
         refused: kernels that compute something else, or cheat: they are not ranked.
-        settings: settings of the verdicts: alpha, margin, confidence, correction; the number of
-            stored replicates; assumed_sd, the assumed deviation of runs where these are too few.
+        settings: settings of the verdicts: alpha, margin, worth (changes beyond it are worth a
+            look), confidence, correction; the number of stored replicates; assumed_sd, the assumed
+            deviation of runs where these are too few.
         change: of two models' steps, whether they compute the same, and by which calls they differ.
         interrupted: whether the run ended before both sides were measured completely.
         unfinished: labels of the rows that it lacks, completely or in part.
