@@ -231,7 +231,8 @@ class ClaimedTimes:
         loops: list[float] = []
         end = undisturbed_s(worker) + _LOOPS_S
         for _ in range(_MAX_LOOPS):
-            begin, others, hides = undisturbed_s(worker), others_s(worker), _hides_children(worker)
+            hides = _hides_children(worker)
+            begin, others = undisturbed_s(worker), others_s(worker)
             chunk = sample(loop)
             elapsed = undisturbed_s(worker) - begin
             loop_s = (elapsed - overhead) / inner

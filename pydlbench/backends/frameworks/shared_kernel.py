@@ -124,13 +124,14 @@ class SharedKernel:
     ) -> None:
         self.facts, self._clock, self._time = kernel.facts, kernel.clock, kernel.sample
         roles = roles_of_kernel(spec.layer, spec.pass_)
+        by_role = dict(zip(roles, transfers, strict=True))
         result = spec.layer.result(spec.pass_)
         read = spec.layer.reads(spec.pass_)
         moves = [
             [
-                (transfer, memory.ctypes.data, memory.size)
-                for role, transfer in zip(roles, transfers, strict=True)
-                if (memory := shared.memory(slot, role)) is not None and role in wanted
+                (by_role[role], memory.ctypes.data, memory.size)
+                for role in dict.fromkeys(wanted)
+                if (memory := shared.memory(slot, role)) is not None
             ]
             for slot in range(shared.slots)
             for wanted in (read, (result, *read))
@@ -171,7 +172,7 @@ class SharedKernel:
             MOVE(at + half, at, min(_THROUGH_CACHES, begin + half - at))
 
     def _save(self, slot: int) -> None:
-        for number, (transfer, address, length) in enumerate(reversed(self._all[slot])):
+        for number, (transfer, address, length) in enumerate(self._all[slot]):
             transfer(address, length, False)
             if number == 0:  # the result
                 self._checksums.append(_CHECKSUM(self._results[slot]))
