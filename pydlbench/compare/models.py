@@ -37,6 +37,8 @@ LEVEL: Final = 0.006
 RESOLUTION: Final = 0.024
 FINE_RESOLUTION: Final = 0.015
 _UNCLEAR: Final = (0.5, 1.3)
+# Multiple of the resolution from which a ratio is clear, however coarse the resolution is.
+_CLEAR: Final = 5.0
 #: Note on steps that were sampled alternately.
 ADJACENT: Final = "the ratio is from adjacent samples, so it is not exactly that of the medians"
 #: Note on steps of which most rounds were disturbed; interference in a round affects both.
@@ -115,6 +117,8 @@ def is_decided(rounds: Sequence[NDArray[Any]]) -> bool:
     if estimate.resolution is None:
         return False
     beyond = abs(float(spread.means[0])) / math.log(estimate.resolution)
+    if beyond >= _CLEAR:
+        return True
     is_unclear = _UNCLEAR[0] <= beyond <= _UNCLEAR[1]
     return estimate.resolution <= 1 + (FINE_RESOLUTION if is_unclear else RESOLUTION)
 

@@ -145,6 +145,8 @@ def test_the_ratios_of_adjacent_samples_come_before_those_of_medians(run_record)
     [
         ((12, 12), 0.005, 1.5, True),
         ((12, 12), 0.1, 1.5, False),
+        ((12, 12), 0.1, 2.0, True),  # it resolves 11 %
+        ((9, 9), 0.1, 2.0, False),
         ((9, 9), 0.005, 1.5, False),
         ((11, 12), 0.005, 1.5, False),
         # Resolutions of 2.1 % and of 1 %.
