@@ -218,6 +218,9 @@ def read_model(args: ModelOptions, batch: int | None) -> tuple[Model | None, dic
     if not is_user_model(args.model):
         args.refuse(USER_MODEL_OPTIONS, "with a model of the catalogue")
         options = settings(args.set_)
+        if "batch" in options:
+            value = options["batch"]
+            raise UsageError(f"--set batch={value}: no option of a model; nearest: --batch {value}")
         model = build_model(args.model, batch, **options)
         return model, {"model": args.model, "options": options, "batch": model.batch}
     if is_onnx(args.model):

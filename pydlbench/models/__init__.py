@@ -62,7 +62,7 @@ def is_model(name: str) -> bool:
     return _builder(name) is not None
 
 
-def build_model(name: str, batch: int | None = None, **options: Any) -> Model:
+def build_model(name: str, /, batch: int | None = None, **options: Any) -> Model:
     """Build a model's graph.
 
     Args:
