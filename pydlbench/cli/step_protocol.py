@@ -9,7 +9,13 @@ import msgspec
 
 from pydlbench.cli.measuring import measure
 from pydlbench.cli.output import Outputs
-from pydlbench.cli.steps import USER_MODEL_OPTIONS, StepOptions, StepsTask, devices_of, settings
+from pydlbench.cli.steps import (
+    USER_MODEL_OPTIONS,
+    StepOptions,
+    StepsTask,
+    catalogue_settings,
+    devices_of,
+)
 from pydlbench.cli.terminal import ProgressLine
 from pydlbench.cli.values import choices
 from pydlbench.errors import UsageError
@@ -99,7 +105,7 @@ def _read_spec(args: StepOptions) -> tuple[ProtocolSpec, tuple[str, ...]]:
     spec = ProtocolSpec(
         protocol=published.name,
         model=args.model or None,
-        options=settings(args.set_),
+        options=catalogue_settings(args.set_),
         framework=framework,
         mode=args.mode[0] if args.mode else None,
         precision=precision,

@@ -182,6 +182,18 @@ def settings(given: Sequence[tuple[str, str]]) -> dict[str, str]:
     return values
 
 
+def catalogue_settings(given: Sequence[tuple[str, str]]) -> dict[str, str]:
+    """Return the values of ``--set`` for a model of the catalogue, see :func:`settings`.
+
+    Raises:
+        UsageError: one is given twice, or is the batch, which has an option of its own.
+    """
+    values = settings(given)
+    if (batch := values.get("batch")) is not None:
+        raise UsageError(f"--set batch={batch}: no option of a model; nearest: --batch {batch}")
+    return values
+
+
 # -----------------------------------------------------------------------------
 # The model: of the catalogue, or the user's own.
 
@@ -217,10 +229,7 @@ def read_model(args: ModelOptions, batch: int | None) -> tuple[Model | None, dic
 
     if not is_user_model(args.model):
         args.refuse(USER_MODEL_OPTIONS, "with a model of the catalogue")
-        options = settings(args.set_)
-        if "batch" in options:
-            value = options["batch"]
-            raise UsageError(f"--set batch={value}: no option of a model; nearest: --batch {value}")
+        options = catalogue_settings(args.set_)
         model = build_model(args.model, batch, **options)
         return model, {"model": args.model, "options": options, "batch": model.batch}
     if is_onnx(args.model):

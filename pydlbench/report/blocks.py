@@ -68,7 +68,7 @@ class LostTime(NamedTuple):
         low: lower end of its interval; None if there is no interval.
         text: what it is, and how much.
         command: command line to run next.
-        doubtful: the same text for a loss that may be larger than one beyond doubt.
+        doubtful: the same in words for a loss that is not beyond doubt.
     """
 
     seconds: float

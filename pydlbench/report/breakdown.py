@@ -291,19 +291,14 @@ def conclusion(record: BreakdownRecord) -> list[str]:
     ]
 
 
-def _size(seconds: float, low: float | None, high: float | None, step_s: float) -> str:
-    """Return a part of a step with its interval; of a wide one the lower end first."""
+def _size(
+    seconds: float, low: float | None, high: float | None, step_s: float, *, least: bool = True
+) -> str:
+    """Return a part of a step with its interval; of a wide one the lower end, if ``least``."""
     scale = Scale.fit(step_s)
     whole = f"of the {scale.text(step_s)} that a step takes"
-    if low is not None and 0.0 < low < _MIN_SUPPORTED * seconds:
+    if least and low is not None and 0.0 < low < _MIN_SUPPORTED * seconds:
         return f"at least {scale.text(low)} {whole} ({percent(low / step_s)})"
-    return _whole_size(seconds, low, high, step_s)
-
-
-def _whole_size(seconds: float, low: float | None, high: float | None, step_s: float) -> str:
-    """Return a part of a step with its interval."""
-    scale = Scale.fit(step_s)
-    whole = f"of the {scale.text(step_s)} that a step takes"
     within = "no interval yet"
     if low is not None and high is not None:
         within = f"95 % {scale.bare(low)} .. {scale.text(high)}"
@@ -326,8 +321,8 @@ def _losses(record: BreakdownRecord) -> list[LostTime]:
             what = f"{meaning} ({term.term})" if meaning else f"lost to {term.term}"
             parts = (f"most is {what}: {size}", term.detail, *_overstated(record, term, scale))
             text = "; ".join(filter(None, parts))
-            whole = _whole_size(term.seconds, term.ci_low, term.ci_high, step_s)
-            doubtful = f"perhaps more is {what}: {whole}"
+            whole = _size(term.seconds, term.ci_low, term.ci_high, step_s, least=False)
+            doubtful = f"{whole} may be {what}"
             losses.append(LostTime(term.seconds, term.ci_low, text, _diagnose(record), doubtful))
     for other in record.alternatives:
         if other.saved < MIN_NAMED_SHARE * step_s:
@@ -341,8 +336,8 @@ def _losses(record: BreakdownRecord) -> list[LostTime]:
         )
         command = f"pydlbench {shlex.join(['step', *step_words(record.spec)])}"
         line = f"{setting} {command}" if setting else _diagnose(record)
-        whole = _whole_size(other.saved, other.ci_low, other.ci_high, step_s)
-        doubtful = f"perhaps {other.change} saves more: {whole}"
+        whole = _size(other.saved, other.ci_low, other.ci_high, step_s, least=False)
+        doubtful = f"{other.change} may save {whole}"
         losses.append(LostTime(other.saved, other.ci_low, text, line, doubtful))
     return losses
 
